@@ -1,0 +1,1 @@
+"""The untrusted side: runs inside the sandbox and knows nothing but its mailbox and its workspace."""

@@ -1,0 +1,1 @@
+"""The trusted side: one asyncio process that routes, orchestrates and delivers."""

@@ -1,0 +1,1 @@
+"""The only door from a sandbox to the outside."""

@@ -1,0 +1,1 @@
+"""The platforms that people write on."""

@@ -1,0 +1,138 @@
+"""The adapter contract. An adapter knows its platform and no agent, session or database; it holds no dedup state."""
+
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from mailboxes.rows import Address, Kind
+
+
+class NotSent(Exception):
+    """The platform surely did not take the message. `permanent`: trying again is useless; `retry_after` in seconds."""
+
+    def __init__(self, reason: str, *, permanent: bool = False, retry_after: float | None = None) -> None:
+        super().__init__(reason)
+        self.permanent = permanent
+        self.retry_after = retry_after
+
+
+class OutcomeUnknown(Exception):
+    """The message may or may not have been taken (the answer was lost)."""
+
+
+class NobodyAttached(Exception):
+    """Nobody is there to receive (a terminal, a browser): no attempt; delivery goes on when somebody attaches."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sender:
+    """Who wrote. `handle` is the platform's immutable id of the person; `realm` where handles are unique only in one."""
+
+    handle: str
+    display_name: str | None = None
+    realm: str | None = None
+    is_me: bool = False
+
+    def user_id(self, channel_type: str) -> str:
+        """``<channel>:<handle>`` or ``<channel>:<realm>/<handle>``."""
+        return f"{channel_type}:{self.realm}/{self.handle}" if self.realm else f"{channel_type}:{self.handle}"
+
+
+@dataclass(frozen=True, slots=True)
+class InboundEvent:
+    """What a platform told us. `event_key` is unique within (channel_type, account_id) and holds the chat and the kind of
+    event; `content` replaces the chat content of `text` for kinds other than chat (its JSON-able dict)."""
+
+    event_key: str
+    address: Address
+    sender: Sender
+    text: str = ""
+    kind: Kind = Kind.CHAT
+    content: dict[str, object] | None = None
+    attachments: tuple[dict[str, str], ...] = ()
+    mentioned: bool = False
+    is_group: bool = False
+    chat_name: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Capabilities:
+    """What a platform can show. `max_text` counts UTF-16 units where the platform does."""
+
+    max_text: int = 4096
+    utf16: bool = False
+    cards: bool = False
+    buttons: bool = False
+    edit: bool = False
+    reactions: bool = False
+    files: bool = False
+    threads: bool = False
+    typing: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Outgoing:
+    """One chunk to send: text within `max_text`. `delivery_id` and `chunk` name it, for platforms that can be asked and
+    receivers that drop what they have; `replied_to` is the platform's id of the message it answers, where known."""
+
+    delivery_id: str
+    chunk: int
+    text: str
+    last: bool = True
+    replied_to: str | None = None
+
+
+Accept = Callable[[Sequence[InboundEvent], str | None], Awaitable[None]]
+"""Takes events and the platform's offset; returns when they are committed, and only then is the platform told."""
+
+
+@dataclass(frozen=True, slots=True)
+class Health:
+    """Whether an adapter works now; `detail` is a sentence when it does not."""
+
+    healthy: bool
+    detail: str = ""
+
+
+class Channel(Protocol):
+    """One bot or app on a platform."""
+
+    channel_type: str
+    account_id: str
+    capabilities: Capabilities
+
+    async def setup(self, accept: Accept, attached: Callable[[Address], None]) -> None:
+        """Starts receiving. `attached` is called when somebody is there again after NobodyAttached."""
+        ...
+
+    async def teardown(self) -> None:
+        """Stops receiving; returns when nothing of it runs."""
+        ...
+
+    def health(self) -> Health:
+        """Local facts, at once."""
+        ...
+
+    async def deliver(self, address: Address, outgoing: Outgoing) -> list[str]:
+        """Sends one chunk and returns the platform's message ids. Raises NotSent, OutcomeUnknown, NobodyAttached; any other
+        exception counts as OutcomeUnknown."""
+        ...
+
+    async def was_sent(self, address: Address, outgoing: Outgoing) -> bool | None:
+        """Asks the platform whether a chunk of unknown outcome arrived; None where it cannot be asked."""
+        ...
+
+    async def typing(self, address: Address, active: bool) -> None:
+        """Shows or clears the typing sign; failures are the adapter's own business."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """How a channel announces itself to the registry; loading it imports no platform SDK."""
+
+    channel_type: str
+    make: Callable[..., Channel]
+    secrets: tuple[str, ...] = ()
+    title: str = ""
+    capabilities: Capabilities = field(default_factory=Capabilities)

@@ -1,0 +1,1 @@
+"""How a session's sandbox is started, found again and stopped."""

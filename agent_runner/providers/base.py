@@ -29,10 +29,15 @@ class Progress:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """A finished answer: exactly one output row each, none when `text` is blank. A turn may have several (one for the
-    prompt, one for each pushed message that the provider answers on its own)."""
+    """A finished answer: exactly one output row each, none when `text` is blank.
+
+    `answered` counts the inputs that are dealt with by now: the prompt is the first, then the accepted pushes in order. The
+    loop keeps results back until `answered` grows and commits them together with the claims of those inputs; what follows
+    belongs to the next part of the turn.
+    """
 
     text: str
+    answered: int
     usage: Usage = Usage()
 
 

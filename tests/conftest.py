@@ -40,7 +40,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 def _nobodys_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     """No test reads the key, the home or the model of whoever runs it."""
     for name in list(os.environ):
-        if name.startswith(("ANTHROPIC_", "TELEGRAM_", "SLACK_")) or name in ("INNKEEPER_HOME", "INNKEEPER_DATABASE_URL"):
+        if name.startswith(("ANTHROPIC_", "TELEGRAM_", "SLACK_", "INNKEEPER_HOME", "INNKEEPER_DATABASE_URL")):
             monkeypatch.delenv(name)
 
 
@@ -52,7 +52,7 @@ def clock() -> FakeClock:
 
 @pytest.fixture
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Home]:
-    """A prepared home, and the environment that leads a child process to it. Its sockets' folder is short and goes away."""
+    """A prepared home, and the environment that leads a child process to it; its sockets lie in a short folder."""
     runtime = tempfile.mkdtemp(prefix="ik-", dir="/tmp")
     monkeypatch.setenv("XDG_RUNTIME_DIR", runtime)
     monkeypatch.setenv("INNKEEPER_HOME", str(tmp_path / "home"))

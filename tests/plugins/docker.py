@@ -1,4 +1,7 @@
-"""Tests marked `docker` need an engine: without one they are skipped, and fail where CI=true or INNKEEPER_REQUIRE_DOCKER=1."""
+"""Tests marked `docker` need an engine: without one they are skipped.
+
+Where CI=true or INNKEEPER_REQUIRE_DOCKER=1 they fail, so that no green run has left them out unnoticed.
+"""
 
 import functools
 import os

@@ -2,7 +2,7 @@
 
 A test names its rows with `@pytest.mark.req("R034")` and the faults of the field with `@pytest.mark.fault(27)`. Only a
 test that was collected, ran and passed to the end of its teardown counts. A run of the whole suite leaves
-`build/ledger.json`; `python -m tests.plugins.ledger` reads it where it is of this very tree, and runs the suite where not.
+`build/ledger.json`; `python -m tests.plugins.ledger` reads it where it is of this very tree, and else runs the suite.
 """
 
 import hashlib

@@ -2,7 +2,6 @@
 
 import os
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import docker
@@ -29,9 +28,10 @@ def children() -> set[int]:
 
 def _command(pid: int) -> str:
     try:
-        return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace").strip() or "a zombie"
+        words = Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ")
     except FileNotFoundError:
         return "gone by now"
+    return words.decode(errors="replace").strip() or "ended, but nobody waited for it"
 
 
 def _run_folders() -> set[str]:

@@ -1,7 +1,7 @@
 """Fails a test in which the host's code blocks the event loop's thread, or computes on it for over 50 ms at a stretch.
 
 A call counts when the thread runs an asyncio callback, the nearest caller of ours is in `host/` (`mailboxes/` counts as
-its caller), and that caller is asynchronous itself or was called by the loop: then the block is the host's doing. A test
+its caller), and that caller is asynchronous itself or was called by the loop: the block is the host's doing. A test
 that calls a synchronous function of the host from its own coroutine blocks by its own choice.
 """
 
@@ -17,6 +17,7 @@ from collections.abc import Iterator, MutableSequence
 from inspect import CO_ASYNC_GENERATOR, CO_COROUTINE
 from pathlib import Path
 from types import FrameType
+from typing import SupportsIndex
 
 import pytest
 
@@ -31,10 +32,10 @@ _OURS = f"{_ROOT}/"
 _LIBRARIES = f"{_ROOT}/.venv/"
 
 _WATCHED = {
-    "fcntl.flock", "glob.glob", "open", "os.chmod", "os.chown", "os.link", "os.listdir", "os.mkdir", "os.remove", "os.rename",
-    "os.rmdir", "os.scandir", "os.symlink", "os.system", "os.truncate", "os.utime", "shutil.copyfile", "shutil.copytree",
-    "shutil.move", "shutil.rmtree", "socket.connect", "socket.getaddrinfo", "socket.gethostbyname", "sqlite3.connect",
-    "subprocess.Popen",
+    "fcntl.flock", "glob.glob", "open", "os.chmod", "os.chown", "os.link", "os.listdir", "os.mkdir", "os.remove",
+    "os.rename", "os.rmdir", "os.scandir", "os.symlink", "os.system", "os.truncate", "os.utime", "shutil.copyfile",
+    "shutil.copytree", "shutil.move", "shutil.rmtree", "socket.connect", "socket.getaddrinfo", "socket.gethostbyname",
+    "sqlite3.connect", "subprocess.Popen",
 }  # fmt: skip
 
 _ALLOWED_CALLERS = (
@@ -62,7 +63,7 @@ def _is_host(filename: str) -> bool:
 
 
 def _host_blocks(frame: FrameType | None) -> bool:
-    """Walks outwards: libraries and mailboxes are passed through, synchronous host code is followed to who called it."""
+    """Walks outwards: libraries and mailboxes are passed through, synchronous host code is followed to its caller."""
     in_host = False
     while frame is not None:
         code = frame.f_code
@@ -111,7 +112,7 @@ def _audit(event: str, arguments: tuple[object, ...]) -> None:
         _note(event, arguments)
 
 
-def _guarded_sleep(seconds: float) -> None:
+def _guarded_sleep(seconds: float | SupportsIndex, /) -> None:
     _note("time.sleep", (seconds,))
     _REAL_SLEEP(seconds)
 
@@ -127,13 +128,13 @@ def _guarded_run(handle: events.Handle) -> None:
 
 def _host_callback(handle: events.Handle) -> str | None:
     """The name of the host's coroutine or function that this callback ran; None where it is not the host's."""
-    callback = handle._callback
+    callback = handle._callback  # type: ignore[attr-defined]  # private: there is no public way to see it
     owner = getattr(callback, "__self__", None)
     runs = owner.get_coro() if isinstance(owner, asyncio.Task) else callback
     code = getattr(runs, "cr_code", None) or getattr(runs, "__code__", None)
     if code is None or not _is_host(code.co_filename):
         return None
-    return f"{code.co_qualname if sys.version_info >= (3, 11) else code.co_name} ({code.co_filename})"
+    return f"{code.co_qualname} ({code.co_filename})"
 
 
 def _time_collections(phase: str, _info: dict[str, int]) -> None:
@@ -155,7 +156,7 @@ def pytest_configure() -> None:
     if events.Handle._run is _REAL_RUN:
         sys.addaudithook(_audit)
         time.sleep = _guarded_sleep
-        events.Handle._run = _guarded_run  # type: ignore[method-assign]
+        events.Handle._run = _guarded_run  # type: ignore[method-assign, assignment]
         gc.callbacks.append(_time_collections)
 
 

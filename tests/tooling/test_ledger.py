@@ -47,7 +47,7 @@ CASES = """
 
 @pytest.fixture
 def suite(pytester: pytest.Pytester) -> pytest.Pytester:
-    pytester.makeconftest(f"""
+    pytester.makeconftest("""
         import pathlib
         from tests.plugins import ledger
 
@@ -96,7 +96,8 @@ def test_a_mark_that_is_no_row_is_refused(suite: pytest.Pytester) -> None:
 
 
 def test_the_list_of_rows_is_read_with_its_ranges_and_comments() -> None:
-    assert ledger.wanted_rows("# the list\nR001-R003, R007\nR010 # and no more") == ["R001", "R002", "R003", "R007", "R010"]
+    rows = ledger.wanted_rows("# the list\nR001-R003, R007\nR010 # and no more")
+    assert rows == ["R001", "R002", "R003", "R007", "R010"]
 
 
 def test_a_word_that_is_no_row_in_the_list_is_refused() -> None:

@@ -1,0 +1,1 @@
+"""Code such as the host must not have, for the guard to find."""

@@ -18,6 +18,10 @@ class SandboxRefused(Exception):
     """This sandbox can never start as it was asked for (a bad mount, a missing image); the text says what to change."""
 
 
+class AlreadyRunning(SandboxRefused):
+    """The session's sandbox lives already; a second one would share its mailbox. `find_ours` finds the first."""
+
+
 class RuntimeName(StrEnum):
     """The code's names; users read "container" and "process"."""
 

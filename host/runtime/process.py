@@ -1,0 +1,400 @@
+"""Processes: the same runner in a bubblewrap cage, for machines without a container engine.
+
+A cage dies with its host: bubblewrap asks the kernel for that, in the thread that forks, so processes are started from the
+event loop's thread only. A host that runs as root gives the cage the agent group's user by `setpriv` (one user namespace
+maps one user, and could not write the folders of another); one that runs as a user keeps its own.
+"""
+
+import asyncio
+import contextlib
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO
+
+import structlog
+
+from host.resources import source_of
+from host.runtime.base import (
+    AlreadyRunning,
+    Exit,
+    Found,
+    Probe,
+    RuntimeName,
+    RuntimeUnavailable,
+    SandboxRefused,
+    SandboxSpec,
+)
+from host.runtime.cage import LOG_BYTES, check, digest, log_path, mounts_of
+from host.runtime.probe import SCRIPT, judge, probe_spec
+from mailboxes.clock import Clock, SystemClock
+from mailboxes.layout import SANDBOX
+
+_SYSTEM_PATH = "/usr/local/bin:/usr/bin:/bin"
+_ETC = (
+    "ld.so.cache", "ld.so.conf", "ld.so.conf.d", "ssl/certs", "ca-certificates", "pki", "localtime", "alternatives",
+    "nsswitch.conf", "mime.types",
+)  # fmt: skip
+_TMP_BYTES = 256 * 1024**2
+_KILL_SECONDS = 15.0
+_PROBE_SECONDS = 20.0
+_CHUNK = 64 * 1024
+_FLOOD_PAUSE = 0.05
+_INSTALL = "Install it with: sudo apt-get install bubblewrap util-linux"
+
+_log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """What a cage takes from this machine: the interpreter (never the virtual environment's link) and its packages."""
+
+    prefix: Path
+    python: Path
+    packages: tuple[Path, ...]
+
+    @classmethod
+    def here(cls) -> "Place":
+        """The running interpreter's."""
+        prefix = Path(os.path.realpath(sys.base_prefix))
+        python = prefix / "bin" / f"python{sys.version_info.major}.{sys.version_info.minor}"
+        packages = (Path(entry) for entry in sys.path if Path(entry).name in {"site-packages", "dist-packages"})
+        return cls(prefix, python, tuple(folder for folder in packages if folder.is_dir()))
+
+
+def python_prelude(place: Place) -> str:
+    """Lets the caged interpreter find our two packages, then what they depend on, and nothing else."""
+    paths = ["/opt/innkeeper", *(f"/opt/innkeeper/packages/{number}" for number in range(len(place.packages)))]
+    return f"import sys; sys.path[:0] = {paths!r}; "
+
+
+def cage_arguments(spec: SandboxSpec, place: Place, *, as_root: bool) -> list[str]:
+    """bubblewrap and its arguments, up to the command that runs inside."""
+    if as_root:
+        spaces = ["--unshare-pid", "--unshare-net", "--unshare-ipc", "--unshare-uts", "--unshare-cgroup-try"]
+        # What setpriv needs to become the group's user; it drops these as well.
+        spaces += ["--cap-drop", "ALL"]
+        for capability in ("CAP_SETUID", "CAP_SETGID", "CAP_SETPCAP"):
+            spaces += ["--cap-add", capability]
+    else:
+        spaces = ["--unshare-all"]
+    arguments = ["bwrap", *spaces, "--die-with-parent", "--new-session", "--clearenv"]
+    for name, value in _environment(spec, place).items():
+        arguments += ["--setenv", name, value]
+    arguments += [*_system(place), *_ours(place)]
+    arguments += [*_folders("/workspace/extra"), "--proc", "/proc", "--dev", "/dev"]
+    arguments += ["--perms", "1777", "--size", str(_TMP_BYTES), "--tmpfs", "/tmp"]  # noqa: S108  the cage's own
+    for mount in mounts_of(spec):
+        arguments += [*_folders(str(Path(mount.target).parent))] if mount in spec.extra_mounts else []
+        arguments += ["--ro-bind" if mount.read_only else "--bind", str(mount.source), mount.target]
+    arguments += ["--remount-ro", "/", "--chdir", "/", "--"]
+    if as_root:
+        arguments += [
+            "setpriv", "--reuid", str(spec.uid), "--regid", str(spec.gid), "--clear-groups",
+            "--bounding-set=-all", "--inh-caps=-all", "--ambient-caps=-all",
+        ]  # fmt: skip
+    else:
+        arguments += ["setpriv"]
+    return [*arguments, "--no-new-privs", *_limits(spec, own_user=as_root)]
+
+
+def _environment(spec: SandboxSpec, place: Place) -> dict[str, str]:
+    return {"PATH": f"{place.prefix}/bin:{_SYSTEM_PATH}", "HOME": str(SANDBOX.home), **spec.environment}
+
+
+def _limits(spec: SandboxSpec, *, own_user: bool) -> list[str]:
+    """`prlimit` and its arguments.
+
+    Memory is limited as data, per process: the address space of a program with threads says nothing of its memory.
+    Processes are counted per user, so only a user of the agent group's own can have such a limit.
+    """
+    arguments = ["prlimit", f"--data={spec.limits.memory_bytes}", f"--nofile={spec.limits.open_files}", "--core=0"]
+    return [*arguments, f"--nproc={spec.limits.processes}"] if own_user else arguments
+
+
+def _folders(path: str) -> Iterator[str]:
+    """Makes a folder and those above it readable for everybody (bubblewrap alone would make them root's)."""
+    for folder in (*reversed(Path(path).parents), Path(path)):
+        if folder != Path("/"):
+            yield from ("--perms", "0755", "--dir", str(folder))
+
+
+def _system(place: Place) -> Iterator[str]:
+    yield from ("--ro-bind", "/usr", "/usr")
+    for name in ("bin", "sbin", "lib", "lib32", "lib64", "libx32"):
+        path = Path("/") / name
+        if path.is_symlink():
+            yield from ("--symlink", os.readlink(path), str(path))
+        elif path.is_dir():
+            yield from ("--ro-bind", str(path), str(path))
+    yield from _folders("/etc/ssl")
+    for name in _ETC:
+        yield from ("--ro-bind-try", f"/etc/{name}", f"/etc/{name}")
+    if Path("/usr") not in (place.prefix, *place.prefix.parents):
+        yield from _folders(str(place.prefix.parent))
+        yield from ("--ro-bind", str(place.prefix), str(place.prefix))
+
+
+def _ours(place: Place) -> Iterator[str]:
+    yield from _folders("/opt/innkeeper/packages")
+    for package in ("agent_runner", "mailboxes"):
+        yield from ("--ro-bind", str(source_of(package)), f"/opt/innkeeper/{package}")
+    for number, folder in enumerate(place.packages):
+        yield from ("--ro-bind", str(folder), f"/opt/innkeeper/packages/{number}")
+        if (folder / "host").is_dir():  # an installed host lies among the packages
+            yield from ("--tmpfs", f"/opt/innkeeper/packages/{number}/host")
+            yield from ("--remount-ro", f"/opt/innkeeper/packages/{number}/host")
+
+
+class ProcessRuntime:
+    """Runs runners as processes of this machine, caged where a cage works (`sandboxed`, known after `probe` or `start`)."""
+
+    name = RuntimeName.PROCESS
+
+    def __init__(
+        self, installation_id: str, logs_folder: Path, unsafe: bool = False, clock: Clock | None = None
+    ) -> None:
+        self.sandboxed = False
+        self._installation = installation_id
+        self._logs = logs_folder
+        self._unsafe = unsafe
+        self._clock = clock or SystemClock()
+        self._as_root = os.geteuid() == 0
+        self._place = Place.here()
+        self._tried: Probe | None = None
+        self._trying = asyncio.Lock()
+        self._live: dict[str, _Process | None] = {}
+
+    async def probe(self) -> Probe:
+        """Runs a cage with a session's options and looks at it from inside; `host doctor` asks anew each time."""
+        problems = [f"{name} is not installed. {_INSTALL}" for name in ("setpriv", "prlimit") if not shutil.which(name)]
+        if problems:
+            self._tried = Probe(False, tuple(problems))
+            return self._tried
+        result = await self._try_cage()
+        self.sandboxed = result.usable
+        facts = {**result.facts, "cage": "yes" if result.usable else "no"}
+        if not result.usable and not self._as_root:
+            consequence = "Agents can chat here, and have no tools."
+            if self._unsafe:
+                consequence = "Agents run here without a cage, as you asked: they can read and do what you can."
+            result = Probe(True, (*result.problems, consequence), facts)
+        self._tried = Probe(result.usable, result.problems, facts)
+        return self._tried
+
+    def options_hash(self, spec: SandboxSpec) -> str:
+        """See `Runtime`."""
+        return digest([self._arguments(spec), sorted(spec.environment.items())])
+
+    async def start(self, spec: SandboxSpec) -> "_Process":
+        """See `Runtime`. Call it from the thread of a loop that lives as long as the host does."""
+        async with self._trying:
+            if self._tried is None:
+                await self.probe()
+        assert self._tried is not None
+        if not self._tried.usable:
+            raise SandboxRefused("\n".join(self._tried.problems))
+        await asyncio.to_thread(check, spec)
+        if spec.session_id in self._live:
+            raise AlreadyRunning(f"Session {spec.session_id} has a running sandbox already.")
+        self._live[spec.session_id] = None
+        process = None
+        try:
+            path = await asyncio.to_thread(log_path, self._logs, spec.session_id, self._clock.now())
+            process = await self._spawn(self._arguments(spec), spec, path)
+            self._live[spec.session_id] = process
+        finally:
+            if process is None:
+                del self._live[spec.session_id]
+        return process
+
+    async def find_ours(self) -> list[Found]:
+        """None: the processes of an earlier host died with it."""
+        return []
+
+    async def close(self) -> None:
+        """Ends what still runs: it could not outlive this host anyhow."""
+        await asyncio.gather(*(process.kill() for process in list(self._live.values()) if process is not None))
+
+    def _command(self, spec: SandboxSpec) -> list[str]:  # noqa: ARG002  tests run other programs by the spec
+        start = "from agent_runner.__main__ import main; sys.exit(main())"
+        return [str(self._place.python), "-I", "-c", python_prelude(self._place) + start]
+
+    def _plain_command(self, spec: SandboxSpec) -> list[str]:
+        """Without a cage: our own interpreter and the real folders."""
+        root = str(source_of("agent_runner").parent)
+        start = f"import sys; sys.path.insert(0, {root!r}); from agent_runner.__main__ import main; sys.exit(main())"
+        folders = {"inbound": spec.inbound, "outbound": spec.outbound, "state": spec.state, "run": spec.run}
+        command = [sys.executable, "-I", "-c", start]
+        for name, folder in {**folders, "agent": spec.agent}.items():
+            command += [f"--{name}", str(folder)]
+        return command if self._unsafe else [*command, "--no-tools"]
+
+    def _arguments(self, spec: SandboxSpec) -> list[str]:
+        if self.sandboxed:
+            return [*cage_arguments(spec, self._place, as_root=self._as_root), *self._command(spec)]
+        # Nothing but the parent's death ends a process without a cage.
+        plain = ["setpriv", "--no-new-privs", "--pdeathsig", "KILL", *_limits(spec, own_user=False)]
+        return [*plain, *self._plain_command(spec)]
+
+    async def _spawn(self, arguments: Sequence[str], spec: SandboxSpec, path: Path) -> "_Process":
+        environment = {"PATH": os.environ.get("PATH", _SYSTEM_PATH)}
+        if not self.sandboxed:
+            environment = {**_environment(spec, self._place), "HOME": str(spec.home)}
+        reader, writer = os.pipe()
+        try:
+            child = await asyncio.create_subprocess_exec(
+                *arguments,
+                stdin=subprocess.DEVNULL,
+                stdout=writer,
+                stderr=writer,
+                env=environment,
+                cwd="/",
+                start_new_session=True,
+            )
+        except OSError as error:
+            os.close(reader)
+            raise RuntimeUnavailable(f"No process could be started for session {spec.session_id}: {error}") from error
+        finally:
+            os.close(writer)
+        output = _Output(os.fdopen(reader, "rb", buffering=0), path, self._clock)
+        return _Process(child, spec.session_id, output, self._live, caged=self.sandboxed)
+
+    async def _try_cage(self) -> Probe:
+        if not shutil.which("bwrap"):
+            return Probe(False, (f"bubblewrap is not installed. {_INSTALL}",))
+        with probe_spec(self._logs) as spec:
+            command = [str(self._place.python), "-I", "-c", python_prelude(self._place) + SCRIPT]
+            child = await asyncio.create_subprocess_exec(
+                *cage_arguments(spec, self._place, as_root=self._as_root),
+                *command,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+            try:
+                output, _ = await asyncio.wait_for(child.communicate(), _PROBE_SECONDS)
+            except TimeoutError:
+                child.kill()
+                output = b"it did not end in time"
+        result = judge(output.decode(errors="replace"), child.returncode, {})
+        fix = "" if result.usable else f"bubblewrap does not work here. {_INSTALL}; some systems forbid it to users."
+        return Probe(result.usable, (*result.problems, fix) if fix else result.problems, result.facts)
+
+
+class _Output:
+    """A sandbox's output on its way to a log: two files of LOG_BYTES at most; a flood is slowed down, not kept."""
+
+    def __init__(self, source: BinaryIO, path: Path, clock: Clock) -> None:
+        self._source = source
+        self._path = path
+        self._clock = clock
+
+    async def drain(self) -> None:
+        """Reads until the last writer is gone."""
+        stream = asyncio.StreamReader(limit=_CHUNK)
+        transport, _ = await asyncio.get_running_loop().connect_read_pipe(
+            lambda: asyncio.StreamReaderProtocol(stream), self._source
+        )
+        file = self._open()
+        size, flooded = 0, False
+        try:
+            while chunk := await stream.read(_CHUNK):
+                if size + len(chunk) > LOG_BYTES:
+                    file.close()
+                    os.replace(self._path, self._path.with_suffix(".earlier.log"))
+                    file = self._open()
+                    size, flooded = 0, True
+                file.write(chunk)
+                size += len(chunk)
+                if flooded:
+                    await self._clock.sleep(_FLOOD_PAUSE)
+        finally:
+            file.close()
+            transport.close()
+
+    def _open(self) -> BinaryIO:
+        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
+        return os.fdopen(os.open(self._path, flags, 0o600), "ab", buffering=0)
+
+
+class _Process:
+    """A runner that runs or ran. With a cage, `child` is bubblewrap, which ends as the runner inside ended."""
+
+    def __init__(
+        self,
+        child: asyncio.subprocess.Process,
+        session_id: str,
+        output: _Output,
+        live: "dict[str, _Process | None]",
+        *,
+        caged: bool,
+    ) -> None:
+        self.id = str(child.pid)
+        self.session_id = session_id
+        self._child = child
+        self._output = output
+        self._live = live
+        self._caged = caged
+        self._watching = asyncio.get_running_loop().create_task(self._watch())
+
+    async def wait(self) -> Exit:
+        return await asyncio.shield(self._watching)
+
+    async def stop(self, grace_seconds: float) -> None:
+        if self._watching.done():
+            return
+        runner = _runner_below(self._child.pid) if self._caged else self._child.pid
+        if runner is None:  # nothing runs inside yet
+            await self.kill()
+            return
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(runner, signal.SIGTERM)
+        done, _ = await asyncio.wait({self._watching}, timeout=grace_seconds)
+        if not done:
+            await self.kill()
+
+    async def kill(self) -> None:
+        if self._child.returncode is None:
+            self._kill_all()
+        done, _ = await asyncio.wait({self._watching}, timeout=_KILL_SECONDS)
+        if not done:
+            _log.error("sandbox_kill_failed", session_id=self.session_id, process=self.id)
+            raise RuntimeUnavailable(f"Process {self.id} of session {self.session_id} could not be stopped.")
+
+    async def _watch(self) -> Exit:
+        draining = asyncio.get_running_loop().create_task(self._output.drain())
+        code = await self._child.wait()
+        self._kill_all()  # what a runner without a cage left behind; it holds the log open
+        done, _ = await asyncio.wait({draining}, timeout=1.0)
+        if not done:
+            draining.cancel()
+        with contextlib.suppress(asyncio.CancelledError, OSError):
+            await draining
+        self._live.pop(self.session_id, None)
+        # A shell's and bubblewrap's way of saying "ended by a signal".
+        return Exit(code if code >= 0 else 128 - code)
+
+    def _kill_all(self) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._child.pid, signal.SIGKILL)
+
+
+def _runner_below(bubblewrap: int) -> int | None:
+    """The process id of the runner: bubblewrap's child is the cage's process 1, and that one's first child the runner."""
+    found = bubblewrap
+    for _ in range(2):
+        try:
+            children = Path(f"/proc/{found}/task/{found}/children").read_text(encoding="ascii").split()
+        except OSError:
+            return None
+        if not children:
+            return None
+        found = int(children[0])
+    return found

@@ -1,0 +1,51 @@
+"""Which events were taken in: a redelivered event finds its key here, for ever, and is a no-op (ledger R024)."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from sqlalchemy import Column, Connection, Table, Text, bindparam, insert, select
+
+from host.db.metadata import metadata
+
+ingest = Table(
+    "ingest",
+    metadata,
+    Column("channel_type", Text, primary_key=True),
+    Column("account_id", Text, primary_key=True),
+    Column("event_key", Text, primary_key=True),
+    Column("session_id", Text),
+    Column("message_id", Text),
+    Column("received_at", Text, nullable=False),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Ingested:
+    """One event; session and message id are None where it went nowhere (dropped, refused)."""
+
+    channel_type: str
+    account_id: str
+    event_key: str
+    session_id: str | None
+    message_id: str | None
+    received_at: str
+
+
+_KNOWN = select(ingest.c.event_key).where(
+    ingest.c.channel_type == bindparam("channel_type"),
+    ingest.c.account_id == bindparam("account_id"),
+    ingest.c.event_key.in_(bindparam("event_keys", expanding=True)),
+)
+_INSERT = insert(ingest)
+
+
+def known(connection: Connection, channel_type: str, account_id: str, event_keys: Sequence[str]) -> set[str]:
+    """Which of these events were taken in before."""
+    parameters = {"channel_type": channel_type, "account_id": account_id, "event_keys": list(event_keys)}
+    return set(connection.execute(_KNOWN, parameters).scalars())
+
+
+def record(connection: Connection, rows: Sequence[Ingested]) -> None:
+    """Records events. Raises IntegrityError for one that is known."""
+    if rows:
+        connection.execute(_INSERT, [{name: getattr(row, name) for name in Ingested.__slots__} for row in rows])

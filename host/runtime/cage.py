@@ -9,7 +9,6 @@ import hashlib
 import json
 import os
 import re
-import stat
 from datetime import datetime
 from pathlib import Path, PurePosixPath
 
@@ -51,7 +50,7 @@ def check(spec: SandboxSpec) -> None:
     for mount in spec.extra_mounts:
         target = PurePosixPath(mount.target)
         if EXTRA not in target.parents or ".." in target.parts or str(target) != mount.target or "\0" in mount.target:
-            raise SandboxRefused(f"The folder {mount.source} cannot go to {mount.target!r}. Choose a place below {EXTRA}/.")
+            raise SandboxRefused(f"{mount.source} cannot be mounted at {mount.target!r}. Take one below {EXTRA}/.")
     for mount in mounts_of(spec):
         _check_source(mount.source)
 
@@ -65,7 +64,7 @@ def _check_source(source: Path) -> None:
         if error.errno in {errno.ENOTDIR, errno.ELOOP}:
             reason = "it is a link or a file, and only a real folder may be"
         else:
-            reason = error.strerror
+            reason = error.strerror or "it cannot be opened"
         raise SandboxRefused(f"The folder {source} cannot be mounted: {reason}.") from None
     os.close(handle)
 
@@ -88,11 +87,3 @@ def write_log(path: Path, output: bytes) -> None:
     handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     with os.fdopen(handle, "ab") as file:
         file.write(output[-LOG_BYTES:])
-
-
-def is_real_folder(path: Path) -> bool:
-    """Whether a folder, and no link to one, lies there."""
-    try:
-        return stat.S_ISDIR(path.lstat().st_mode)
-    except OSError:
-        return False

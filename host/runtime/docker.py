@@ -5,7 +5,6 @@ installation's label are ever touched; the output of each is kept before it is r
 """
 
 import asyncio
-import os
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -15,9 +14,8 @@ from typing import Any, ParamSpec, TypeVar
 
 import docker
 import structlog
-from docker.errors import APIError, DockerException, ImageNotFound, NotFound
+from docker.errors import APIError, ImageNotFound, NotFound
 from docker.types.daemon import CancellableStream
-from requests.exceptions import RequestException
 
 from host.runtime.base import (
     AlreadyRunning,
@@ -30,6 +28,7 @@ from host.runtime.base import (
     SandboxSpec,
 )
 from host.runtime.cage import INSTALLATION_ID, LOG_BYTES, check, digest, log_path, mounts_of, write_log
+from host.runtime.engine import ENGINE_ERRORS, connect, why_away
 from host.runtime.probe import SCRIPT, judge, probe_spec
 from mailboxes.clock import Clock
 from mailboxes.ids import is_row_id
@@ -179,6 +178,9 @@ class DockerRuntime:
             session_id = labels.get(SESSION_LABEL, "")
             if row["Names"] and row["Names"][0].lstrip("/") in self._starting:
                 continue
+            if row["State"] == "created":  # a start that was broken off
+                await self._call(self._remove, row["Id"])
+                continue
             container = self._know(row["Id"], session_id)
             if row["State"] in {"running", "paused", "restarting"}:
                 found.append(Found(container, session_id, labels.get(OPTIONS_LABEL, "")))
@@ -209,9 +211,9 @@ class DockerRuntime:
                 return function(*args, **kwargs)
             except APIError as error:
                 raise RuntimeUnavailable(f"The container engine failed: {error.explanation or error}") from error
-            except (DockerException, RequestException, OSError) as error:
+            except ENGINE_ERRORS as error:
                 self._client = None
-                raise RuntimeUnavailable(_why_away(error, self._base_url)) from error
+                raise RuntimeUnavailable(why_away(error, self._base_url)) from error
 
         return await asyncio.get_running_loop().run_in_executor(self._pool, run)
 
@@ -235,7 +237,8 @@ class DockerRuntime:
     def _hear(self, loop: asyncio.AbstractEventLoop) -> None:
         """The events thread: tells the loop who died. After each reconnect all are looked at, for what was missed."""
         delay = _FIRST_DELAY
-        filters = {"type": "container", "event": ["die", "destroy"], "label": f"{INSTALLATION_LABEL}={self._installation}"}
+        label = f"{INSTALLATION_LABEL}={self._installation}"
+        filters = {"type": "container", "event": ["die", "destroy"], "label": label}
         while not self._closing.is_set():
             try:
                 # From a moment before: the engine answers before it listens.
@@ -247,7 +250,7 @@ class DockerRuntime:
                     loop.call_soon_threadsafe(self._died, event["id"])
             except RuntimeError:
                 return  # the loop is closed
-            except (DockerException, RequestException, OSError, ValueError) as error:
+            except (*ENGINE_ERRORS, ValueError) as error:
                 _log.warning("engine_events_lost", reason=str(error), retry_in=delay)
             self._closing.wait(delay)
             delay = min(delay * 2, _LAST_DELAY)
@@ -265,8 +268,7 @@ class DockerRuntime:
     def _connect(self) -> docker.APIClient:
         with self._client_lock:
             if self._client is None:
-                where = {"base_url": self._base_url} if self._base_url else docker.utils.kwargs_from_env()
-                self._client = docker.APIClient(timeout=_CALL_SECONDS, **where)
+                self._client = connect(self._base_url, _CALL_SECONDS)
             return self._client
 
     def _container_name(self, session_id: str) -> str:
@@ -275,7 +277,7 @@ class DockerRuntime:
     def _options(self, spec: SandboxSpec, command: Sequence[str]) -> dict[str, Any]:
         if self._image_variables is None:
             try:
-                config = self._connect().inspect_image(self._image)["Config"]
+                config = self._image_config()
             except ImageNotFound:
                 raise SandboxRefused(f"The image {self._image} is not there. Make it with: innkeeper build") from None
             self._image_variables = tuple(entry.partition("=")[0] for entry in config.get("Env") or ())
@@ -289,7 +291,7 @@ class DockerRuntime:
         options = self._options(spec, self._command(spec))
         for last in (False, True):
             try:
-                return str(self._connect().create_container_from_config(options, name)["Id"])
+                return self._make(options, name)
             except ImageNotFound:
                 self._image_variables = None
                 raise SandboxRefused(f"The image {self._image} is not there. Make it with: innkeeper build") from None
@@ -298,6 +300,16 @@ class DockerRuntime:
                     raise _refused(spec.session_id, error) from error
                 self._remove_leftover(name, spec.session_id)
         raise AssertionError  # the loop returns or raises
+
+    # types-docker leaves these two calls untyped.
+
+    def _image_config(self) -> dict[str, Any]:
+        found: dict[str, Any] = self._connect().inspect_image(self._image)  # type: ignore[no-untyped-call]
+        return dict(found["Config"])
+
+    def _make(self, options: dict[str, Any], name: str | None) -> str:
+        made = self._connect().create_container_from_config(options, name)  # type: ignore[no-untyped-call]
+        return str(made["Id"])
 
     def _remove_leftover(self, name: str, session_id: str) -> None:
         try:
@@ -308,7 +320,10 @@ class DockerRuntime:
             raise SandboxRefused(f"A container called {name} is there, and it is not ours. Rename or remove it.")
         if found["State"]["Running"]:
             raise AlreadyRunning(f"Session {session_id} has a running sandbox already (container {found['Id'][:12]}).")
-        self.collect(found["Id"], session_id)
+        if found["State"]["Status"] == "created":  # a start that was broken off: it has said nothing
+            self._remove(found["Id"])
+        else:
+            self.collect(found["Id"], session_id)
 
     def _start(self, container_id: str) -> None:
         try:
@@ -369,14 +384,14 @@ class DockerRuntime:
             "warnings": "; ".join(info.get("Warnings") or ()),
         }
         try:
-            engine.inspect_image(self._image)
+            self._image_config()
         except ImageNotFound:
             problem = f"The image {self._image} is not there. Make it with: innkeeper build"
             return Probe(True, (problem,), {**facts, "image": "no"})
         with probe_spec(self._logs) as spec:
             options = self._options(spec, (PYTHON, "-I", "-c", SCRIPT))
             options["Labels"] = {}  # no host may take it for a session's
-            container_id = engine.create_container_from_config(options)["Id"]
+            container_id = self._make(options, None)
             try:
                 engine.start(container_id)
                 code = engine.wait(container_id, timeout=_CALL_SECONDS)["StatusCode"]
@@ -455,17 +470,4 @@ class _Container:
 
 def _refused(what: str, error: APIError) -> RuntimeUnavailable | SandboxRefused:
     reason = f"The container engine refused to start {what}: {error.explanation or error}"
-    return SandboxRefused(reason) if error.status_code < 500 else RuntimeUnavailable(reason)
-
-
-def _why_away(error: Exception, base_url: str | None) -> str:
-    where = base_url or os.environ.get("DOCKER_HOST") or "unix:///var/run/docker.sock"
-    if "Permission denied" in str(error) or "PermissionError" in str(error):
-        return (
-            f"The container engine at {where} is there, but you may not use it. Run: sudo usermod -aG docker $USER\n"
-            "It takes effect at your next login, or at once in a shell started by: newgrp docker"
-        )
-    return (
-        f"No container engine answers at {where}. Start it (sudo systemctl start docker) or install it "
-        "(sudo apt-get install docker.io)."
-    )
+    return SandboxRefused(reason) if (error.status_code or 500) < 500 else RuntimeUnavailable(reason)

@@ -8,11 +8,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import docker
-from docker.errors import APIError, DockerException, ImageNotFound
-from requests.exceptions import RequestException
+from docker.errors import APIError, ImageNotFound
 
 from host.resources import resource, source_of
 from host.runtime.base import RuntimeUnavailable
+from host.runtime.engine import ENGINE_ERRORS, connect, why_away
 
 REPOSITORY = "innkeeper-agent"
 SOURCE_LABEL = "innkeeper.source"
@@ -33,12 +33,12 @@ def image_tag() -> str:
 def image_exists(tag: str, base_url: str | None = None) -> bool:
     """Whether the engine has the image. Blocks. Raises RuntimeUnavailable."""
     try:
-        with _engine(base_url) as engine:
-            engine.inspect_image(tag)
+        with connect(base_url, _BUILD_SECONDS) as engine:
+            engine.inspect_image(tag)  # type: ignore[no-untyped-call]
     except ImageNotFound:
         return False
-    except (DockerException, RequestException, OSError) as error:
-        raise RuntimeUnavailable(f"The container engine does not answer: {error}") from error
+    except ENGINE_ERRORS as error:
+        raise RuntimeUnavailable(why_away(error, base_url)) from error
     return True
 
 
@@ -52,27 +52,26 @@ def build(progress: Callable[[str], None], base: str | None = None, base_url: st
     tag = image_tag()
     network = os.environ.get("INNKEEPER_BUILD_NETWORK")
     try:
-        with _engine(base_url) as engine:
+        with connect(base_url, _BUILD_SECONDS) as engine:
             network = network or ("default" if engine.networks(filters={"driver": "bridge"}) else "host")
             _run_build(engine, tag, base or os.environ.get("INNKEEPER_BASE_IMAGE"), network, progress)
     except APIError as error:
         raise BuildFailed(f"The engine refused to build {tag}: {error.explanation or error}") from error
-    except (DockerException, RequestException, OSError) as error:
-        raise RuntimeUnavailable(f"The container engine does not answer: {error}") from error
+    except ENGINE_ERRORS as error:
+        raise RuntimeUnavailable(why_away(error, base_url)) from error
     return tag
 
 
 def prune_images(in_use: str, base_url: str | None = None) -> list[str]:
     """Removes our images but the one in use and those that a container still needs; returns the names. Blocks."""
-    removed = []
+    removed: list[str] = []
     try:
-        with _engine(base_url) as engine:
+        with connect(base_url, _BUILD_SECONDS) as engine:
             for image in engine.images(name=REPOSITORY):
-                for tag in image.get("RepoTags") or []:
-                    if tag != in_use and _remove(engine, tag):
-                        removed.append(tag)
-    except (DockerException, RequestException, OSError) as error:
-        raise RuntimeUnavailable(f"The container engine does not answer: {error}") from error
+                tags = image.get("RepoTags") or []
+                removed += [tag for tag in tags if tag != in_use and _remove(engine, tag)]
+    except ENGINE_ERRORS as error:
+        raise RuntimeUnavailable(why_away(error, base_url)) from error
     return removed
 
 
@@ -84,11 +83,6 @@ def _remove(engine: docker.APIClient, tag: str) -> bool:
             return False
         raise
     return True
-
-
-def _engine(base_url: str | None) -> docker.APIClient:
-    options = {"base_url": base_url} if base_url else docker.utils.kwargs_from_env()
-    return docker.APIClient(timeout=_BUILD_SECONDS, **options)
 
 
 def _run_build(

@@ -1,4 +1,4 @@
-"""Tries a cage from inside: a short program runs in a sandbox like any other and says what it could and could not do."""
+"""Tries a cage from inside: a short program runs in a sandbox like any other and says what it could do."""
 
 import json
 import os

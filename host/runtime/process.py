@@ -1,8 +1,9 @@
 """Processes: the same runner in a bubblewrap cage, for machines without a container engine.
 
-A cage dies with its host: bubblewrap asks the kernel for that, in the thread that forks, so processes are started from the
-event loop's thread only. A host that runs as root gives the cage the agent group's user by `setpriv` (one user namespace
-maps one user, and could not write the folders of another); one that runs as a user keeps its own.
+A cage dies with its host: bubblewrap asks the kernel for that, and the kernel minds the thread that forked, so
+processes are started from the event loop's thread only. A host that runs as root gives the cage the agent group's user
+by `setpriv` (one user namespace maps one user, and could not write the folders of another); one that runs as a user
+keeps its own.
 """
 
 import asyncio
@@ -74,7 +75,7 @@ def python_prelude(place: Place) -> str:
 
 
 def cage_arguments(spec: SandboxSpec, place: Place, *, as_root: bool) -> list[str]:
-    """bubblewrap and its arguments, up to the command that runs inside."""
+    """The call of bubblewrap, up to the command that runs inside."""
     if as_root:
         spaces = ["--unshare-pid", "--unshare-net", "--unshare-ipc", "--unshare-uts", "--unshare-cgroup-try"]
         # What setpriv needs to become the group's user; it drops these as well.
@@ -152,7 +153,7 @@ def _ours(place: Place) -> Iterator[str]:
 
 
 class ProcessRuntime:
-    """Runs runners as processes of this machine, caged where a cage works (`sandboxed`, known after `probe` or `start`)."""
+    """Runs runners as processes, caged where a cage works (`sandboxed`, known after `probe` or `start`)."""
 
     name = RuntimeName.PROCESS
 
@@ -387,7 +388,7 @@ class _Process:
 
 
 def _runner_below(bubblewrap: int) -> int | None:
-    """The process id of the runner: bubblewrap's child is the cage's process 1, and that one's first child the runner."""
+    """The runner's process id: bubblewrap's child is the cage's process 1, and that one's first child the runner."""
     found = bubblewrap
     for _ in range(2):
         try:

@@ -1,0 +1,31 @@
+"""The door to the container engine: how it is reached, and what a person can do when it does not answer."""
+
+import os
+
+import docker
+from docker.errors import DockerException
+from docker.utils import kwargs_from_env
+from requests.exceptions import RequestException
+
+ENGINE_ERRORS = (DockerException, RequestException, OSError)
+"""All that the client raises when the engine fails or is away."""
+
+
+def connect(base_url: str | None, timeout: float) -> docker.APIClient:
+    """A client of the engine at `base_url`, else where DOCKER_HOST says. Blocks; raises ENGINE_ERRORS."""
+    where = {"base_url": base_url} if base_url else kwargs_from_env()
+    return docker.APIClient(timeout=int(timeout), **where)
+
+
+def why_away(error: Exception, base_url: str | None) -> str:
+    """The sentence for somebody whose engine does not answer."""
+    where = base_url or os.environ.get("DOCKER_HOST") or "unix:///var/run/docker.sock"
+    if "Permission denied" in str(error) or "PermissionError" in str(error):
+        return (
+            f"The container engine at {where} is there, but you may not use it. Run: sudo usermod -aG docker $USER\n"
+            "It takes effect at your next login, or at once in a shell started by: newgrp docker"
+        )
+    return (
+        f"No container engine answers at {where}. Start it (sudo systemctl start docker) or install it "
+        "(sudo apt-get install docker.io)."
+    )

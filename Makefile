@@ -35,7 +35,7 @@ dev:
 	fi
 
 test: dev
-	$(RUN) pytest -n auto
+	$(RUN) pytest -n auto --dist loadgroup
 
 lint: dev
 	$(VENV)/bin/ruff check
@@ -46,7 +46,7 @@ ledger: dev
 	@$(RUN) tests.plugins.ledger
 
 crash: dev
-	$(RUN) pytest -n auto -m storm --seeds 300
+	$(RUN) pytest -n auto --dist loadgroup -m storm --seeds 300
 
 bench: dev
 	$(RUN) benchmarks

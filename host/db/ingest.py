@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from sqlalchemy import Column, Connection, Table, Text, bindparam, insert, select
 
+from host.db.engine import upsert
 from host.db.metadata import metadata
 
 ingest = Table(
@@ -49,3 +50,14 @@ def record(connection: Connection, rows: Sequence[Ingested]) -> None:
     """Records events. Raises IntegrityError for one that is known."""
     if rows:
         connection.execute(_INSERT, [{name: getattr(row, name) for name in Ingested.__slots__} for row in rows])
+
+
+def settle(connection: Connection, rows: Sequence[Ingested]) -> None:
+    """Fixes session and message id of events that were taken in before anybody knew where they go."""
+    upsert(
+        connection,
+        ingest,
+        [{name: getattr(row, name) for name in Ingested.__slots__} for row in rows],
+        ("channel_type", "account_id", "event_key"),
+        ("session_id", "message_id"),
+    )

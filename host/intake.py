@@ -1,0 +1,367 @@
+"""Taking events in: committed before the platform is told, then written to the mailbox, in order and until it works.
+
+One transaction holds the event keys, the events (in the spool), the platform's offset and where each event goes: the
+session and the message id are fixed there, so that doing the rest twice is doing it once. Accepts that wait at the same
+moment share that transaction. A mailbox that cannot be written holds up its own session and nothing else.
+"""
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+
+from sqlalchemy import Connection
+from sqlalchemy.exc import IntegrityError
+
+from host import event_text
+from host.channels.base import InboundEvent
+from host.db import agent_groups, channel_offsets, host_outbox, ingest, ingest_spool, sessions, users
+from host.db.agent_groups import AgentGroup
+from host.db.engine import CentralDatabase
+from host.db.ingest import Ingested
+from host.db.ingest_spool import Spooled
+from host.db.sessions import Session, SessionKey
+from host.db.snapshot import Routing
+from host.router import Decision, Deliver, Drop, Refuse, Resolver, by_wiring, decide
+from mailboxes.clock import Clock, to_text
+from mailboxes.crash import crash_at
+from mailboxes.ids import derived_id
+from mailboxes.rows import MessageIn
+
+_BACK_OFF_SECONDS = (1.0, 2.0, 5.0, 15.0, 60.0)
+"""Between tries to write a mailbox; the last one repeats."""
+
+_MAX_BATCH = 500
+"""Accepts that share one transaction at most."""
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Routed:
+    """A message on its way into a mailbox. `message.seq` is 0: the inbox gives the number."""
+
+    session: Session
+    agent_group: AgentGroup
+    message: MessageIn
+
+
+Put = Callable[[Routed], Awaitable[None]]
+"""Writes the mailbox, then rings and wakes; a message id that is there is a no-op. Tried again after an exception."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Accept:
+    """What one call of `accept` brought."""
+
+    channel_type: str
+    account_id: str
+    events: Sequence[InboundEvent]
+    offset: str | None
+    future: asyncio.Future[None]
+
+
+@dataclass(slots=True)
+class _Plan:
+    """The rows of one transaction, gathered first and written table by table."""
+
+    keys: list[Ingested] = field(default_factory=list)
+    spool: list[Spooled] = field(default_factory=list)
+    people: dict[str, str | None] = field(default_factory=dict)
+    refusals: list[tuple[str, InboundEvent, str]] = field(default_factory=list)
+    routed: list[Routed] = field(default_factory=list)
+
+
+def message_id_of(event: InboundEvent) -> str:
+    """The id of the message that an event becomes: the same however often the event comes."""
+    address = event.address
+    return derived_id(f"{address.channel_type}\0{address.account_id}\0{event.event_key}", "message")
+
+
+class Intake:
+    """Between the channels and the mailboxes.
+
+    `put` is called once per message, in order per session, different sessions at the same time; in `recover` maybe once
+    more. `outbox_filled` is called when something for host_outbox was committed.
+    """
+
+    def __init__(
+        self,
+        database: CentralDatabase,
+        routing: Routing,
+        clock: Clock,
+        put: Put,
+        *,
+        resolvers: Sequence[Resolver] = (by_wiring,),
+        outbox_filled: Callable[[], None] = lambda: None,
+        node: str | None = None,
+    ) -> None:
+        self._database = database
+        self._routing = routing
+        self._clock = clock
+        self._put = put
+        self._resolvers = resolvers
+        self._outbox_filled = outbox_filled
+        self._node = node
+        self._waiting: deque[_Accept] = deque()
+        self._committer: asyncio.Task[None] | None = None
+        self._queues: dict[str, deque[Routed]] = {}
+        self._writers: dict[str, asyncio.Task[None]] = {}
+        self._backing_off: set[str] = set()
+        self._closing = False
+
+    async def accept(
+        self, channel_type: str, account_id: str, events: Sequence[InboundEvent], offset: str | None
+    ) -> None:
+        """Takes events of one channel account and its offset; returns when they are committed.
+
+        Raises what the database raised, and then nothing was taken: the platform will bring it again.
+        """
+        if self._closing:
+            raise RuntimeError("the intake is closed")
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        cleaned = [event_text.clean(event) for event in events]
+        self._waiting.append(_Accept(channel_type, account_id, cleaned, offset, future))
+        if self._committer is None:
+            self._committer = asyncio.create_task(self._commit_waiting())
+        await future
+
+    async def recover(self) -> None:
+        """Goes on where an earlier host stopped: what is spooled is written, what nobody routed is routed now."""
+        plan = await self._database.run(self._recover_in)
+        self._committed(plan)
+
+    async def close(self) -> None:
+        """Takes nothing more; finishes what is being written. What waits for a mailbox stays in the spool."""
+        self._closing = True
+        if self._committer is not None:
+            await self._committer
+        for session_id in self._backing_off:
+            self._writers[session_id].cancel()
+        await asyncio.gather(*self._writers.values(), return_exceptions=True)
+
+    async def idle(self) -> None:
+        """Returns when every accepted message is in its mailbox."""
+        while self._writers:
+            await asyncio.wait(self._writers.values())
+
+    # The transaction
+
+    async def _commit_waiting(self) -> None:
+        try:
+            while self._waiting:
+                batch = [self._waiting.popleft() for _ in range(min(len(self._waiting), _MAX_BATCH))]
+                await self._commit(batch)
+        finally:
+            self._committer = None
+
+    async def _commit(self, batch: Sequence[_Accept]) -> None:
+        try:
+            plan = await self._database.run(lambda connection: self._take(connection, batch))
+        except Exception as error:  # noqa: BLE001  it goes to who called accept
+            if len(batch) > 1:
+                # One of them is bad; alone each stands or falls for itself.
+                for accept in batch:
+                    await self._commit([accept])
+                return
+            _log.exception("events of %s/%s were not taken", batch[0].channel_type, batch[0].account_id)
+            if not batch[0].future.done():
+                batch[0].future.set_exception(error)
+            return
+        crash_at("after_ingest")
+        for accept in batch:
+            if not accept.future.done():
+                accept.future.set_result(None)
+        self._committed(plan)
+
+    def _committed(self, plan: _Plan) -> None:
+        snapshot = self._routing.snapshot
+        snapshot.display_names.update(plan.people)
+        for routed in plan.routed:
+            snapshot.session_ids[routed.session.key] = routed.session.id
+            self._enqueue(routed)
+        if plan.refusals:
+            self._outbox_filled()
+
+    def _take(self, connection: Connection, batch: Sequence[_Accept]) -> _Plan:
+        """The whole transaction of a batch."""
+        now = to_text(self._clock.now())
+        fresh = _unknown_events(connection, batch)
+        try:
+            with connection.begin_nested():
+                plan = self._plan(connection, fresh, now)
+        except IntegrityError:
+            # An agent or chat went away behind the snapshot's back.
+            self._routing.refresh_in(connection)
+            plan = self._plan(connection, fresh, now)
+        ingest.record(connection, plan.keys)
+        ingest_spool.add(connection, plan.spool)
+        self._record(connection, plan, now)
+        offsets = {(a.channel_type, a.account_id): a.offset for a in batch if a.offset is not None}
+        channel_offsets.store(connection, offsets, now)
+        return plan
+
+    @staticmethod
+    def _record(connection: Connection, plan: _Plan, now: str) -> None:
+        users.create_users(connection, list(plan.people.items()), now)
+        sessions.touch(connection, {routed.session.id for routed in plan.routed}, now)
+        for message_id, event, text in plan.refusals:
+            content = event_text.dump({"text": text})
+            host_outbox.add(connection, derived_id(message_id, "refusal"), event.address, content, now)
+
+    def _plan(self, connection: Connection, events: Iterable[InboundEvent], now: str) -> _Plan:
+        plan = _Plan()
+        decided = [(event, decide(event, self._routing.snapshot, self._resolvers)) for event in events]
+        found = self._sessions(connection, [d.key for _, d in decided if isinstance(d, Deliver)], now)
+        for event, decision in decided:
+            message_id, session_id = message_id_of(event), None
+            if isinstance(decision, Deliver):
+                session = found[decision.key]
+                session_id = session.id
+                self._deliver(plan, event, decision, session, now)
+                trigger = int(decision.trigger)
+                plan.spool.append(Spooled(message_id, event_text.to_json(event), session_id, trigger, now))
+            else:
+                self._not_delivered(plan, event, decision, message_id)
+            address = event.address
+            plan.keys.append(
+                Ingested(
+                    address.channel_type,
+                    address.account_id,
+                    event.event_key,
+                    session_id,
+                    message_id if session_id else None,
+                    now,
+                )
+            )
+        return plan
+
+    def _deliver(self, plan: _Plan, event: InboundEvent, decision: Deliver, session: Session, now: str) -> None:
+        names, name = self._routing.snapshot.display_names, event.sender.display_name
+        if decision.principal not in names or (name is not None and names[decision.principal] != name):
+            plan.people[decision.principal] = name
+        message = _message(event, decision.trigger, decision.principal, now)
+        plan.routed.append(Routed(session, decision.agent_group, message))
+
+    @staticmethod
+    def _not_delivered(plan: _Plan, event: InboundEvent, decision: Decision, message_id: str) -> None:
+        if isinstance(decision, Refuse):
+            plan.refusals.append((message_id, event, decision.text))
+        elif isinstance(decision, Drop):
+            address = event.address
+            _log.info(
+                "dropped a message of chat %r on %s/%s: %s",
+                address.platform_id,
+                address.channel_type,
+                address.account_id,
+                decision.reason,
+            )
+
+    def _sessions(self, connection: Connection, keys: Sequence[SessionKey], now: str) -> dict[SessionKey, Session]:
+        """The session of each key. The snapshot's ids are guesses: what they name is looked at, and only then used."""
+        guesses = self._routing.snapshot.session_ids
+        wanted = dict.fromkeys(keys)
+        rows = sessions.get_many(connection, [guesses[key] for key in wanted if key in guesses])
+        found: dict[SessionKey, Session] = {}
+        for key in wanted:
+            guess = rows.get(guesses.get(key, ""))
+            right = guess is not None and guess.status == "active" and guess.key == key
+            found[key] = guess if right and guess else sessions.find_or_create(connection, key, now, self._node)
+        return found
+
+    # After a restart
+
+    def _recover_in(self, connection: Connection) -> _Plan:
+        now = to_text(self._clock.now())
+        plan = _Plan()
+        for row in ingest_spool.every(connection):
+            event = event_text.from_json(row.event)
+            if row.session_id is None:
+                self._route_late(connection, plan, row, event)
+                continue
+            session = sessions.get(connection, row.session_id)
+            group = agent_groups.get(connection, session.agent_group_id) if session else None
+            if session is None or group is None:
+                _log.error("the session %s of the spooled message %s is gone", row.session_id, row.message_id)
+                connection.execute(ingest_spool.FORGET, {"done": row.message_id})
+                continue
+            principal = event.sender.user_id(event.address.channel_type)
+            message = _message(event, bool(row.trigger), principal, row.received_at)
+            plan.routed.append(Routed(session, group, message))
+        self._record(connection, plan, now)
+        return plan
+
+    def _route_late(self, connection: Connection, plan: _Plan, row: Spooled, event: InboundEvent) -> None:
+        late = self._plan(connection, [event], row.received_at)
+        plan.people.update(late.people)
+        plan.refusals += late.refusals
+        plan.routed += late.routed
+        connection.execute(ingest_spool.FORGET, {"done": row.message_id})
+        ingest_spool.add(connection, late.spool)
+        ingest.settle(connection, late.keys)
+
+    # The mailboxes
+
+    def _enqueue(self, routed: Routed) -> None:
+        session_id = routed.session.id
+        self._queues.setdefault(session_id, deque()).append(routed)
+        if session_id not in self._writers and not self._closing:
+            self._writers[session_id] = asyncio.create_task(self._write(session_id))
+
+    async def _write(self, session_id: str) -> None:
+        queue = self._queues[session_id]
+        try:
+            while queue and not self._closing:
+                await self._put_until_done(session_id, queue[0])
+                crash_at("after_put")
+                done = queue.popleft()
+                self._database.ride(ingest_spool.FORGET, {"done": done.message.id})
+        finally:
+            del self._writers[session_id]
+            if not queue:
+                del self._queues[session_id]
+
+    async def _put_until_done(self, session_id: str, routed: Routed) -> None:
+        tries = 0
+        while True:
+            try:
+                await self._put(routed)
+                return
+            except Exception:  # noqa: BLE001  whatever a mailbox does, its messages wait for it
+                _log.exception("message %s cannot be written to session %s yet", routed.message.id, session_id)
+            self._backing_off.add(session_id)
+            try:
+                if self._closing:
+                    raise asyncio.CancelledError
+                await self._clock.sleep(_BACK_OFF_SECONDS[min(tries, len(_BACK_OFF_SECONDS) - 1)])
+            finally:
+                self._backing_off.discard(session_id)
+            tries += 1
+
+
+def _unknown_events(connection: Connection, batch: Sequence[_Accept]) -> list[InboundEvent]:
+    """The events of a batch that were not taken in before, each once, in order."""
+    by_account: dict[tuple[str, str], dict[str, InboundEvent]] = {}
+    order: dict[tuple[str, str, str], InboundEvent] = {}
+    for accept in batch:
+        for event in accept.events:
+            account = (event.address.channel_type, event.address.account_id)
+            by_account.setdefault(account, {}).setdefault(event.event_key, event)
+            order.setdefault((*account, event.event_key), event)
+    for account, events in by_account.items():
+        for key in ingest.known(connection, *account, list(events)):
+            del order[(*account, key)]
+    return list(order.values())
+
+
+def _message(event: InboundEvent, trigger: bool, principal: str, received_at: str) -> MessageIn:
+    return MessageIn(
+        id=message_id_of(event),
+        kind=event.kind,
+        timestamp=received_at,
+        content=event_text.content_of(event),
+        address=event.address,
+        trigger=trigger,
+        principal=principal,
+    )

@@ -1,6 +1,6 @@
 """The provider contract: a provider turns prompts into results and knows no mailbox."""
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
@@ -55,7 +55,8 @@ Event = Progress | Result | Failure
 @dataclass(frozen=True, slots=True)
 class TurnInput:
     """What a turn starts from. `prompt` is formatted text, or a raw slash command when `raw`; `system` is byte-stable while
-    the agent's files are; `transcript` is the conversation so far, to which the provider appends under `turn_id`."""
+    the agent's files are; `transcript` is the conversation so far, to which the provider appends under `turn_id`. `send`
+    says something to the chat at once, while the turn runs, and returns the message's number (raises TurnFull)."""
 
     turn_id: str
     prompt: str
@@ -66,6 +67,7 @@ class TurnInput:
     working_folder: Path
     raw: bool = False
     environment: dict[str, str] = field(default_factory=dict)
+    send: Callable[[str], Awaitable[int]] | None = None
 
 
 class Query(Protocol):

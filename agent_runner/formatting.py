@@ -1,0 +1,268 @@
+"""Rows of the inbox as a prompt: one formatter per kind. No routing value ever gets into one.
+
+Everything that people wrote is escaped, so that no text can close its element, open another message, or pass for a section:
+SEPARATOR and every tag hold a `<`, which text never does.
+"""
+
+import json
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta, tzinfo
+from typing import Any
+
+from agent_runner.transcript import Record
+from mailboxes.clock import from_text
+from mailboxes.rows import Kind, MessageIn
+
+SEPARATOR = "\n\n<!-- next section -->\n\n"
+
+CONTINUE = "continue_turn"
+
+_OLD = timedelta(minutes=15)
+_MAX_NESTED_CONTINUATIONS = 5
+_SHOWN_TOOL_CHARACTERS = 2000
+
+
+class Malformed(Exception):
+    """A row that cannot be worked on, now or later; the text is the reason."""
+
+    def __init__(self, row: MessageIn, reason: str) -> None:
+        super().__init__(reason)
+        self.row = row
+        self.reason = reason
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """What a formatter may look at: the time and zone, the original rows by id (raises HostAway), the records of a turn
+    that was cut off."""
+
+    now: datetime
+    zone: tzinfo
+    lookup: Callable[[Sequence[str]], list[MessageIn]]
+    cut_records: Callable[[str], list[Record]]
+    depth: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """One row's share of a prompt. Parts of messages are put together into one block."""
+
+    text: str
+    in_messages: bool = False
+
+
+def escape(text: str) -> str:
+    """Text for the inside of an element or a quoted attribute. Characters that no XML holds become U+FFFD."""
+    cleaned = "".join(char if char in "\n\t" or (char >= " " and not "\ud800" <= char <= "\udfff") else "\ufffd" for char in text)
+    return cleaned.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;").replace('"', "&quot;")
+
+
+def _attribute(text: str) -> str:
+    return escape(" ".join(text.split()))
+
+
+def _json(value: object) -> str:
+    """JSON that holds no angle bracket, and so no tag and no separator."""
+    return json.dumps(value, ensure_ascii=True, indent=1).replace("<", "\\u003c").replace(">", "\\u003e")
+
+
+def _parse(row: MessageIn) -> dict[str, Any]:
+    try:
+        content = json.loads(row.content)
+    except (ValueError, RecursionError) as error:
+        raise Malformed(row, f"the content of this {row.kind} row is no JSON") from error
+    if not isinstance(content, dict):
+        raise Malformed(row, f"the content of this {row.kind} row is no JSON object")
+    return content
+
+
+def _text(row: MessageIn, content: dict[str, Any], key: str, *, required: bool = True) -> str:
+    value = content.get(key)
+    if isinstance(value, str):
+        return value
+    if value is None and not required:
+        return ""
+    raise Malformed(row, f"the content of this {row.kind} row has no text {key!r}")
+
+
+def _time(row: MessageIn, context: Context) -> str:
+    """The attributes `time` and, for a row that has waited, `age`."""
+    try:
+        moment = from_text(row.timestamp)
+    except ValueError as error:
+        raise Malformed(row, "the time of this row is no time") from error
+    shown = f'time="{moment.astimezone(context.zone).isoformat(timespec="minutes")}"'
+    waited = context.now - moment
+    return f'{shown} age="{_age(waited)}"' if waited > _OLD else shown
+
+
+def _age(waited: timedelta) -> str:
+    minutes = int(waited.total_seconds() // 60)
+    if minutes < 120:
+        return f"{minutes} minutes"
+    return f"{minutes // 60} hours" if minutes < 48 * 60 else f"{minutes // 1440} days"
+
+
+@dataclass(frozen=True, slots=True)
+class _Attachment:
+    name: str
+    type: str
+
+
+def _attachments(content: dict[str, Any]) -> list[_Attachment]:
+    """Names and types alone: an address of the platform (`url`) is none of the model's business."""
+    listed = content.get("attachments")
+    found = []
+    for item in listed if isinstance(listed, list) else []:
+        if isinstance(item, dict):
+            name = next((item[key] for key in ("name", "filename") if isinstance(item.get(key), str)), "")
+            kind = next((item[key] for key in ("type", "mimeType") if isinstance(item.get(key), str)), "file")
+            found.append(_Attachment(name, kind))
+    return found
+
+
+def _message(row: MessageIn, context: Context, sender: str, text: str, content: dict[str, Any]) -> _Part:
+    mine = ' from_me="true"' if content.get("isFromMe") is True else ""
+    opening = f'<message id="{row.seq}" sender="{_attribute(sender)}" {_time(row, context)}{mine}>'
+    attachments = "".join(
+        f'\n<attachment name="{_attribute(item.name)}" type="{_attribute(item.type)}"/>' for item in _attachments(content)
+    )
+    return _Part(f"{opening}{escape(text)}{attachments}</message>", in_messages=True)
+
+
+def _chat(row: MessageIn, context: Context) -> _Part:
+    content = _parse(row)
+    sender = _text(row, content, "sender", required=False) or "unknown"
+    return _message(row, context, sender, _text(row, content, "text", required=False), content)
+
+
+def _chat_sdk(row: MessageIn, context: Context) -> _Part:
+    content = _parse(row)
+    author = content.get("author")
+    names = author if isinstance(author, dict) else {"name": author}
+    sender = next((names[key] for key in ("fullName", "name", "userName") if isinstance(names.get(key), str)), "unknown")
+    return _message(row, context, sender, _text(row, content, "text", required=False), content)
+
+
+def _task(row: MessageIn, context: Context) -> _Part:
+    content = _parse(row)
+    prompt = escape(_text(row, content, "prompt"))
+    return _Part(f'[SCHEDULED TASK]\n<task id="{row.seq}" {_time(row, context)}>\n{prompt}\n</task>')
+
+
+def _webhook(row: MessageIn, context: Context) -> _Part:
+    content = _parse(row)
+    source, event = (_attribute(_text(row, content, key)) for key in ("source", "event"))
+    payload = _json(content.get("payload"))
+    return _Part(f'[WEBHOOK: {source}/{event}]\n<webhook id="{row.seq}" {_time(row, context)}>\n{payload}\n</webhook>')
+
+
+def _system(row: MessageIn, context: Context) -> _Part:
+    content = _parse(row)
+    action = _text(row, content, "action")
+    if action == CONTINUE:
+        return _Part(_continuation(row, content, context))
+    status = _attribute(_text(row, content, "status", required=False))
+    body = _json(content.get("result"))
+    return _Part(
+        f'[SYSTEM CONTEXT]\n<system id="{row.seq}" action="{_attribute(action)}" status="{status}" {_time(row, context)}>\n{body}\n</system>'
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Interrupted:
+    turn_id: str
+    message_ids: tuple[str, ...]
+    sent: tuple[str, ...]
+
+
+def _interrupted(row: MessageIn, content: dict[str, Any]) -> _Interrupted:
+    result = content.get("result")
+    if not isinstance(result, dict):
+        raise Malformed(row, "this continuation says nothing of the turn it continues")
+    ids = result.get("message_ids")
+    sent = result.get("sent")
+    return _Interrupted(
+        turn_id=str(result.get("turn_id", "")),
+        message_ids=tuple(i for i in ids if isinstance(i, str)) if isinstance(ids, list) else (),
+        sent=tuple(f'<sent id="{item.get("seq")}">{escape(str(item.get("text", "")))}</sent>'
+                   for item in sent if isinstance(item, dict) and isinstance(item.get("seq"), int))
+        if isinstance(sent, list) else (),
+    )
+
+
+def _continuation(row: MessageIn, content: dict[str, Any], context: Context) -> str:
+    """The messages again, what was said already, which tools had run, and the request to go on."""
+    told = _interrupted(row, content)
+    parts = [
+        "[CONTINUE]\nYour work on the messages below was interrupted after a part of your answer had been sent. Go on from there: "
+        "do not repeat what was sent, and do not run a tool again that has done its work."
+    ]
+    if context.depth < _MAX_NESTED_CONTINUATIONS:
+        inner = Context(context.now, context.zone, context.lookup, context.cut_records, context.depth + 1)
+        originals = [original for original in context.lookup(told.message_ids) if original.id != row.id]
+        try:
+            parts += [format_rows(originals, inner)] if originals else []
+        except Malformed as fault:
+            raise Malformed(row, f"a message that this continuation speaks of is malformed: {fault.reason}") from fault
+    if told.sent:
+        parts.append("<already-sent>\n" + "\n".join(told.sent) + "\n</already-sent>")
+    tools = list(_tool_lines(context.cut_records(told.turn_id)))
+    if tools:
+        parts.append("<tools-already-run>\n" + "\n".join(tools) + "\n</tools-already-run>")
+    return "\n\n".join(parts)
+
+
+def _tool_lines(records: Iterable[Record]) -> Iterable[str]:
+    """One element per tool call of a cut turn: its input, and its result where it had one."""
+    records = list(records)
+    results = {record["tool_use_id"]: record for record in records if record["type"] == "tool_result"}
+    for record in records:
+        if record["type"] != "tool_use":
+            continue
+        call = escape(json.dumps(record["input"])[:_SHOWN_TOOL_CHARACTERS])
+        result = results.get(record["id"])
+        outcome = escape(_plain(result.get("content"))[:_SHOWN_TOOL_CHARACTERS]) if result else "(no result: it may have run)"
+        yield f'<tool name="{_attribute(record["name"])}"><input>{call}</input><result>{outcome}</result></tool>'
+
+
+def _plain(content: object) -> str:
+    if isinstance(content, list):
+        return "\n".join(str(block.get("text", "")) for block in content if isinstance(block, dict))
+    return content if isinstance(content, str) else ""
+
+
+FORMATTERS: dict[str, Callable[[MessageIn, Context], _Part]] = {
+    Kind.CHAT: _chat,
+    Kind.CHAT_SDK: _chat_sdk,
+    Kind.TASK: _task,
+    Kind.WEBHOOK: _webhook,
+    Kind.SYSTEM: _system,
+}
+
+
+def format_rows(rows: Sequence[MessageIn], context: Context, omitted: int = 0) -> str:
+    """A batch as one prompt: all messages in one <messages> block in order of arrival, every other row a section of its
+    own, sections in the order in which they first appear, SEPARATOR between them.
+
+    Raises Malformed for the first row that cannot be formatted.
+    """
+    sections: list[str] = []
+    messages: list[str] = []
+    place = 0
+    for row in rows:
+        formatter = FORMATTERS.get(row.kind)
+        if formatter is None:
+            raise Malformed(row, f"there is no kind of row called {row.kind[:40]!r}")
+        part = formatter(row, context)
+        if not part.in_messages:
+            sections.append(part.text)
+            continue
+        if not messages:
+            place = len(sections)
+        messages.append(part.text)
+    if messages:
+        left_out = [f'<omitted count="{omitted}"/>'] if omitted else []
+        sections.insert(place, "\n".join(["<messages>", *left_out, *messages, "</messages>"]))
+    return SEPARATOR.join(sections)

@@ -1,0 +1,399 @@
+"""The runner's one loop: claim a batch, run a turn on it, commit answers and completion together, look again.
+
+The bell and the poll both end in `_wake`; only this task writes the mailbox. A row is claimed in the same step in which the
+provider takes it, with nothing awaited in between, so a claimed row is always in a turn and a row in a turn is always claimed.
+"""
+
+import asyncio
+import contextlib
+import traceback
+from collections.abc import AsyncGenerator, Callable, Coroutine
+from dataclasses import dataclass
+from datetime import tzinfo
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from agent_runner.batching import Batch, chat_text
+from agent_runner.formatting import Context, Malformed, format_rows
+from agent_runner.log import log
+from agent_runner.mailbox import Mailbox, Outgoing, Output
+from agent_runner.prompt import system_prompt
+from agent_runner.providers.base import Event, Failure, Progress, Provider, Query, Result, TurnInput
+from agent_runner.transcript import Transcripts
+from agent_runner.turn import Part, Turn
+from mailboxes import bell
+from mailboxes.clock import Clock
+from mailboxes.commands import CommandClass, command_of
+from mailboxes.crash import crash_at
+from mailboxes.ids import new_id
+from mailboxes.layout import BELL_SOCKET, Workspace
+from mailboxes.limits import BEAT_SECONDS, LIVE_POLL_SECONDS
+from mailboxes.schema import HostAway
+
+if TYPE_CHECKING:
+    from agent_runner.tools.registry import Toolbox
+
+_CLOSE_SECONDS = 0.3
+"""What a query and its tools get to end when the runner is told to stop; the sandbox ends the rest."""
+
+
+class Stopped(Exception):
+    """The runner was told to stop."""
+
+
+@dataclass(frozen=True, slots=True)
+class Setup:
+    """What a runner works with. `load_provider` and `load_toolbox` import what they make, at the first turn."""
+
+    workspace: Workspace
+    model: str
+    assistant_name: str
+    zone: Callable[[], tzinfo]
+    load_provider: Callable[[], Provider]
+    load_toolbox: Callable[[], "Toolbox"]
+    runner_hash: str
+
+
+class Runner:
+    """One session's runner, from start to SIGTERM."""
+
+    def __init__(self, setup: Setup, mailbox: Mailbox, clock: Clock) -> None:
+        self._setup = setup
+        self._mailbox = mailbox
+        self._clock = clock
+        self._wake = asyncio.Event()
+        self._stopping = asyncio.Event()
+        self._line: bell.Line | None = None
+        self._transcripts = Transcripts(setup.workspace.state, clock.now)
+        self._transcript = self._transcripts.open_latest()
+        self._provider: Provider | None = None
+        self._toolbox: Toolbox | None = None
+
+    def stop(self) -> None:
+        """Ends `run` soon: an open turn is given back to the host."""
+        self._stopping.set()
+        self._wake.set()
+
+    async def run(self) -> None:
+        """Works until `stop`."""
+        helpers = [asyncio.create_task(self._keep_line()), asyncio.create_task(self._beat())]
+        try:
+            await self._recover()
+            while not self._stopping.is_set():
+                if not await self._step():
+                    await self._pause()
+        except Stopped:
+            pass
+        finally:
+            for helper in helpers:
+                helper.cancel()
+            await self._close()
+            await asyncio.gather(*helpers, return_exceptions=True)
+        log("stopped")
+
+    # Bell, beat and poll
+
+    def _ring(self) -> None:
+        if self._line is not None:
+            self._line.ring()
+
+    def _heard(self, packet: bytes) -> None:
+        if packet == bell.RING:
+            self._wake.set()
+
+    async def _keep_line(self) -> None:
+        """Keeps the one connection to the host's bell; without it everything still arrives, by polling."""
+        path = self._setup.workspace.run / BELL_SOCKET
+        while True:
+            with contextlib.suppress(OSError):
+                self._line = await bell.connect(path)
+                self._line.ring(bell.BEAT)
+                try:
+                    await self._line.listen(self._heard)
+                finally:
+                    self._line.close()
+                    self._line = None
+            await self._clock.sleep(LIVE_POLL_SECONDS)
+
+    async def _beat(self) -> None:
+        while True:
+            await self._clock.sleep(BEAT_SECONDS)
+            if self._line is None or not self._line.ring(bell.BEAT):
+                self._mailbox.beat()
+
+    async def _pause(self) -> None:
+        """Waits for a ring, at most for one poll. Raises Stopped."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(LIVE_POLL_SECONDS):
+                await self._wake.wait()
+        self._wake.clear()
+        if self._stopping.is_set():
+            raise Stopped
+
+    # One step
+
+    async def _recover(self) -> None:
+        completed = self._mailbox.completed_turns()
+        self._transcript.cut_incomplete(completed)
+        while True:
+            try:
+                self._mailbox.recover(self._setup.runner_hash)
+            except HostAway:
+                await self._pause()
+            else:
+                break
+        log("ready", transcript=self._transcript.id)
+
+    async def _step(self) -> bool:
+        """Does the next thing. False when there is none."""
+        try:
+            batch = self._mailbox.next_batch(self._clock.now())
+            prompt = self._format(batch) if batch is not None else ""
+        except HostAway:
+            return False
+        except Malformed as fault:
+            self._set_aside(fault)
+            return True
+        if batch is None:
+            return False
+        if batch.command is CommandClass.FILTER:
+            self._mailbox.complete_unseen(batch.rows, new_id("t"))
+            self._ring()
+        elif batch.command is CommandClass.ADMIN:
+            await self._admin(batch)
+        else:
+            await self._turn(batch, prompt)
+        return True
+
+    def _format(self, batch: Batch) -> str:
+        """The prompt of a batch; a command is its own text. Raises Malformed and HostAway."""
+        if batch.command is not CommandClass.NONE:
+            return chat_text(batch.rows[0])
+        context = Context(
+            self._clock.now(), self._setup.zone(), self._mailbox.messages, self._transcripts.cut_records
+        )
+        return format_rows(batch.rows, context, len(batch.omitted))
+
+    def _set_aside(self, fault: Malformed) -> None:
+        log("row_set_aside", "warning", message_id=fault.row.id, kind=fault.row.kind[:40], reason=fault.reason)
+        self._mailbox.set_aside(fault.row, fault.reason, new_id("t"))
+        self._ring()
+
+    async def _admin(self, batch: Batch) -> None:
+        """A command that the host has checked the right for."""
+        turn = Turn(self._send)
+        turn.accept(batch)
+        if not self._mailbox.claim(batch.rows, turn.id):
+            return
+        crash_at("after_claim")
+        word = command_of(chat_text(batch.rows[0]))
+        if word == "/clear":
+            self._transcript = self._transcripts.start_new()
+            text = "This is a new conversation: I no longer remember what was said before."
+        else:
+            text = f"{word} is not built yet: nothing was changed."
+        await self._commit(turn, turn.take(Result(text, 1)))
+
+    # A turn
+
+    async def _turn(self, batch: Batch, prompt: str) -> None:
+        turn = Turn(self._send)
+        if not self._mailbox.claim((*batch.omitted, *batch.rows), turn.id):
+            return
+        crash_at("after_claim")
+        turn.accept(batch)
+        log("turn", turn_id=turn.id, rows=len(batch.rows))
+        self._transcript.begin(turn.id)
+        running = self._start(turn, prompt, raw=batch.command is CommandClass.PASS)
+        if isinstance(running, Failure):
+            self._give_back(turn, running)
+            return
+        try:
+            failure = await self._follow(turn, running, batch.rows[0].origin)
+        except Stopped:
+            # The claims go back first: whatever hangs below may be killed with us.
+            self._give_back(turn, Failure("stopped", retryable=True))
+            raise
+        else:
+            self._give_back(turn, failure) if failure is not None else self._settle(turn)
+        finally:
+            turn.closed = True
+            await running.close()
+
+    def _start(self, turn: Turn, prompt: str, *, raw: bool) -> "_Running | Failure":
+        setup = self._setup
+        try:
+            if self._provider is None:
+                self._provider = setup.load_provider()
+            if self._toolbox is None:
+                self._toolbox = setup.load_toolbox()
+            query = self._provider.query(
+                TurnInput(
+                    turn_id=turn.id, prompt=prompt, system=system_prompt(setup.workspace.agent, setup.assistant_name),
+                    transcript=self._transcript, toolbox=self._toolbox, model=setup.model,
+                    working_folder=setup.workspace.home, raw=raw, send=turn.send,
+                )
+            )
+        except Exception as error:  # noqa: BLE001  a provider is foreign code: whatever it raises must not end the runner
+            return _provider_failure(error)
+        return _Running(query)
+
+    async def _follow(self, turn: Turn, running: "_Running", origin: tuple[str, ...]) -> Failure | None:
+        """Commits what the query says and pushes what arrives for it, to its end. Raises Stopped."""
+        polled = self._clock.monotonic()
+        while True:
+            await self._pause_or(running.coming)
+            if running.coming.done():
+                event = running.next_event()
+                if isinstance(event, Failure):
+                    return event
+                if event is None:
+                    return Failure("The model ended without an answer.", retryable=True) if turn.is_open else None
+                await self._handle(turn, event)
+            if self._wake.is_set() or self._clock.monotonic() - polled >= LIVE_POLL_SECONDS:
+                polled = self._clock.monotonic()
+                self._push_new(turn, running.query, origin)
+
+    async def _pause_or(self, coming: "asyncio.Future[Any]") -> None:
+        """Until something happens in the query, a ring, or a poll. Raises Stopped."""
+        woken = asyncio.ensure_future(self._wake.wait())
+        try:
+            await asyncio.wait((coming, woken), timeout=LIVE_POLL_SECONDS, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            woken.cancel()
+        if self._stopping.is_set():
+            raise Stopped
+
+    async def _handle(self, turn: Turn, event: Progress | Result) -> None:
+        if isinstance(event, Result):
+            part = turn.take(event)
+            if part is not None:
+                await self._commit(turn, part)
+        crash_at("mid_turn")
+
+    def _push_new(self, turn: Turn, query: Query, origin: tuple[str, ...]) -> None:
+        """Gives new rows of the origin to the running query. A row that it does not take waits for the next turn; one that
+        it took is claimed at once. (Should that claim be lost in a crash, then so is this turn: the row runs again.)"""
+        self._wake.clear()
+        while True:
+            try:
+                batch = self._mailbox.next_batch(self._clock.now(), origin)
+                if batch is None or batch.command is not CommandClass.NONE:
+                    return
+                text = self._format(batch)
+            except HostAway:
+                return
+            except Malformed as fault:
+                self._set_aside(fault)
+                continue
+            if not query.push(text):
+                return
+            self._mailbox.claim((*batch.omitted, *batch.rows), turn.id)
+            turn.accept(batch)
+
+    async def _commit(self, turn: Turn, part: Part | None) -> None:
+        """Answers and completion in one transaction; then the host and the transcript are told."""
+        if part is None:
+            return
+        ready = await self._room_for(part.outputs)
+        turn.next_part()
+        rest = turn.id if turn.is_open else None
+        crash_at("before_commit")
+        self._mailbox.commit(ready, part.rows, part.turn_id, rest, self._clock.now())
+        crash_at("after_commit")
+        self._ring()
+        self._transcript.end_turn(part.turn_id)
+        self._transcripts.touch(self._transcript)
+        self._transcript.begin(turn.id)
+        crash_at("after_transcript")
+
+    async def _send(self, turn: Turn, output: Output) -> int:
+        """Turn.send: one row of the open turn, at once."""
+        ready = await self._room_for([output])
+        seq = self._mailbox.send(ready[0], turn.id, self._clock.now())
+        self._ring()
+        crash_at("after_send")
+        return seq
+
+    async def _room_for(self, outputs: list[Output]) -> list[Outgoing]:
+        """Waits for the host to take rows over while the file is full. Raises Stopped."""
+        ready = self._mailbox.prepare(outputs)
+        while not self._mailbox.has_room(ready):
+            self._ring()
+            await self._pause()
+        return ready
+
+    def _give_back(self, turn: Turn, failure: Failure) -> None:
+        """Releases the open claims and forgets the open part of the turn."""
+        log("turn_released", "warning", turn_id=turn.id, retryable=failure.retryable)
+        self._mailbox.release(failure.reason, retryable=failure.retryable)
+        self._transcript.roll_back()
+        self._ring()
+
+    def _settle(self, turn: Turn) -> None:
+        """The query has ended and nothing is open: what it did after its last answer is part of the record too."""
+        if self._transcript.has_open_records:
+            self._transcript.end_turn(turn.id)
+        if self._mailbox.turn_id is not None:
+            self._mailbox.settle()
+            self._ring()
+
+    async def _close(self) -> None:
+        if self._toolbox is not None:
+            await _within(_CLOSE_SECONDS, self._toolbox.close())
+        if self._provider is not None:
+            await _within(_CLOSE_SECONDS, self._provider.close())
+        if self._line is not None:
+            self._line.close()
+        self._mailbox.close()
+
+
+class _Running:
+    """A query and its next event."""
+
+    def __init__(self, query: Query) -> None:
+        self.query = query
+        self._events = query.events()
+        self.coming = asyncio.ensure_future(anext(self._events, None))
+
+    def next_event(self) -> Event | None:
+        """The event that has come; what the provider raised is a failure. Raises Stopped. The next one is on its way."""
+        try:
+            event = self.coming.result()
+        except Stopped:
+            raise
+        except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001  a provider is foreign code, as above
+            return _provider_failure(error)
+        if event is not None:
+            self.coming = asyncio.ensure_future(anext(self._events, None))
+        return event
+
+    async def close(self) -> None:
+        """Ends the query and what it runs, within _CLOSE_SECONDS."""
+        self.query.abort()
+        self.coming.cancel()
+        await asyncio.wait((self.coming,), timeout=_CLOSE_SECONDS)
+        if self.coming.done() and isinstance(self._events, AsyncGenerator):
+            await _within(_CLOSE_SECONDS, self._events.aclose())
+
+
+async def _within(seconds: float, closing: Coroutine[Any, Any, None]) -> None:
+    """Runs it, at most for so long: what does not end is left to the end of the process."""
+    task = asyncio.ensure_future(closing)
+    await asyncio.wait((task,), timeout=seconds)
+    if not task.done():
+        task.cancel()
+    elif not task.cancelled() and (error := task.exception()) is not None:
+        log_error("close_failed", error)
+
+
+def _provider_failure(error: BaseException) -> Failure:
+    log_error("provider_raised", error)
+    return Failure(f"The model's provider failed ({type(error).__name__}).", retryable=True)
+
+
+def log_error(event: str, error: BaseException) -> None:
+    """Logs where an error came from and its type; its text may hold a message's."""
+    frames = traceback.extract_tb(error.__traceback__)
+    where = [f"{Path(frame.filename).name}:{frame.lineno}" for frame in frames]
+    log(event, "error", error=type(error).__name__, where=where)

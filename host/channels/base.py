@@ -73,13 +73,15 @@ class Capabilities:
 @dataclass(frozen=True, slots=True)
 class Outgoing:
     """One chunk to send: text within `max_text`. `delivery_id` and `chunk` name it, for platforms that can be asked and
-    receivers that drop what they have; `replied_to` is the platform's id of the message it answers, where known."""
+    receivers that drop what they have; `replied_to` is the platform's id of the message it answers, where known; a `notice`
+    is the host's own word and no agent's, for platforms that can show the difference."""
 
     delivery_id: str
     chunk: int
     text: str
     last: bool = True
     replied_to: str | None = None
+    notice: bool = False
 
 
 Accept = Callable[[Sequence[InboundEvent], str | None], Awaitable[None]]
@@ -124,6 +126,18 @@ class Channel(Protocol):
 
     async def typing(self, address: Address, active: bool) -> None:
         """Shows or clears the typing sign; failures are the adapter's own business."""
+        ...
+
+
+class EditingChannel(Channel, Protocol):
+    """A channel that can change what was sent; called only where `capabilities` say so."""
+
+    async def edit(self, address: Address, platform_id: str, text: str) -> None:
+        """Replaces the text of one sent message. Raises as `deliver` does."""
+        ...
+
+    async def react(self, address: Address, platform_id: str, emoji: str) -> None:
+        """Adds a reaction to a message. Raises as `deliver` does."""
         ...
 
 

@@ -1,0 +1,5 @@
+"""`python -m host`."""
+
+from host.cli.main import main
+
+main()

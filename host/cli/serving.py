@@ -1,0 +1,29 @@
+"""Runs the host in this process; turns what stops it from starting into a sentence."""
+
+import asyncio
+import os
+import sys
+from collections.abc import Callable
+
+from host.failure import Code, Failure
+from host.home import Home, HomeRefused
+from host.lock import HomeTaken
+from host.methods import RESTART
+from host.settings import SettingRefused
+
+
+def serve(home: Home, ready: Callable[[], None] | None = None) -> int:
+    """Runs until SIGTERM, SIGINT or `host down`; a `host restart` begins again as a new program with today's code.
+
+    Raises Failure when the host refuses to start.
+    """
+    from host.app import run_host
+
+    try:
+        code = asyncio.run(run_host(home, environment=os.environ, ready=ready))
+    except (HomeRefused, HomeTaken, SettingRefused) as refused:
+        raise Failure(Code.REFUSED, str(refused)) from None
+    if code == RESTART:
+        sys.stdout.flush()
+        os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])  # noqa: S606  this very program
+    return code

@@ -1,0 +1,159 @@
+"""The three ways of talking: once, line by line from a pipe, and at a prompt."""
+
+import asyncio
+import contextlib
+import os
+import sys
+import threading
+from collections.abc import AsyncIterator, Callable, Coroutine
+from dataclasses import dataclass
+from typing import TypeVar
+
+from host.channels.terminal import chat_of
+from host.cli.conversation import Conversation, Shown
+from host.cli.hosted import hosted
+from host.cli.invocation import Invocation
+from host.cli.output import Output
+from host.control_client import ControlClient, HostAbsent
+from host.failure import Code, Failure
+from host.home import Home
+
+Result = TypeVar("Result")
+
+
+@dataclass(frozen=True, slots=True)
+class Talk:
+    """What the command line asked for; `timeout` in seconds for one message."""
+
+    text: str | None
+    agent: str | None
+    once: bool
+    timeout: float
+
+
+def talk(invocation: Invocation, wish: Talk) -> int:
+    """Talks until the end of it; the exit code is 1 when a message failed. Raises Failure."""
+    home, output = invocation.home, invocation.output
+    with contextlib.ExitStack() as stack:
+        if not _runs(home):
+            stack.enter_context(hosted(home, output.progress))
+        chat = chat_of(_folder_of(home, wish.agent))
+        if wish.once:
+            return asyncio.run(_once(home, chat, wish, output))
+        if sys.stdin.isatty():
+            return asyncio.run(_at_prompt(home, chat, wish))
+        return asyncio.run(_from_pipe(home, chat, wish, output))
+
+
+def _runs(home: Home) -> bool:
+    try:
+        ControlClient(home.control_socket).close()
+    except HostAbsent:
+        return False
+    return True
+
+
+def _folder_of(home: Home, agent: str | None) -> str | None:
+    if agent is None:
+        return None
+    from host.cli.finding import find, rows_of
+
+    with ControlClient(home.control_socket) as client:
+        return str(find(rows_of(client.call("agents.list")), agent, "agent")["folder"])
+
+
+async def _beside(conversation: Conversation, work: Coroutine[object, object, Result]) -> Result:
+    """Runs `work` while the conversation is attached; the conversation's failure ends it."""
+    attached = asyncio.ensure_future(conversation.run())
+    working = asyncio.ensure_future(work)
+    try:
+        await asyncio.wait({attached, working}, return_when=asyncio.FIRST_COMPLETED)
+        if attached.done() and not working.done():
+            attached.result()
+        return await working
+    finally:
+        for task in (attached, working):
+            task.cancel()
+        await asyncio.gather(attached, working, return_exceptions=True)
+
+
+async def _say(conversation: Conversation, text: str, timeout_seconds: float) -> bool:
+    """One message and all that it brings about; True when it failed. Raises Failure when its turn takes too long."""
+    try:
+        async with asyncio.timeout(timeout_seconds):
+            return await (await conversation.send(text))
+    except TimeoutError:
+        raise Failure(
+            Code.FAILED,
+            f"The turn has not ended within {timeout_seconds:g} s; it goes on without you.",
+            "Give more time with --timeout, or look with `host status`.",
+        ) from None
+
+
+async def _once(home: Home, chat: str, wish: Talk, output: Output) -> int:
+    text = wish.text if wish.text is not None else await asyncio.to_thread(_all_of_input)
+    came: list[Shown] = []
+    show = came.append if output.as_json else _printer(output)
+    conversation = Conversation(home.control_socket, chat, show, lambda _active: None)
+    failed = await _beside(conversation, _say(conversation, text, wish.timeout))
+    if output.as_json:
+        output.document({"failed": failed, "messages": [{"text": c.text, "notice": c.notice} for c in came]})
+    return 1 if failed else 0
+
+
+def _all_of_input() -> str:
+    if sys.stdin.isatty():
+        raise Failure(Code.USAGE, "There is nothing to send.", "Write `host chat --once 'your message'`.")
+    return sys.stdin.buffer.read().decode(errors="replace")
+
+
+async def _from_pipe(home: Home, chat: str, wish: Talk, output: Output) -> int:
+    conversation = Conversation(home.control_socket, chat, _printer(output), lambda _active: None)
+
+    async def lines() -> int:
+        failed = False
+        async for line in _lines_of_input():
+            failed |= await _say(conversation, line, wish.timeout)
+        return 1 if failed else 0
+
+    return await _beside(conversation, lines())
+
+
+def _printer(output: Output) -> Callable[[Shown], None]:
+    def show(shown: Shown) -> None:
+        output.line(shown.text, newlines=True)
+
+    return show
+
+
+async def _lines_of_input() -> AsyncIterator[str]:
+    """The lines of standard input that are not blank, read by a thread one line ahead: a read of a pipe cannot be
+    cancelled, and a daemon thread that waits in one holds up nobody."""
+    loop = asyncio.get_running_loop()
+    lines: asyncio.Queue[str | None] = asyncio.Queue(maxsize=1)
+
+    def put(line: str | None) -> None:
+        asyncio.run_coroutine_threadsafe(lines.put(line), loop).result()
+
+    def read() -> None:
+        rest = b""
+        while chunk := os.read(0, 65536):
+            *whole, rest = (rest + chunk).split(b"\n")
+            for line in whole:
+                put(line.decode(errors="replace"))
+        if rest:
+            put(rest.decode(errors="replace"))
+        put(None)
+
+    threading.Thread(target=read, name="standard input", daemon=True).start()
+    while (line := await lines.get()) is not None:
+        if line.strip():
+            yield line.rstrip("\r")
+
+
+async def _at_prompt(home: Home, chat: str, wish: Talk) -> int:
+    from host.cli.prompt import Prompt
+
+    prompt = Prompt(wish.agent or "agent")
+    conversation = Conversation(home.control_socket, chat, prompt.show, prompt.busy)
+    return await _beside(conversation, prompt.run(conversation, wish.text))

@@ -166,7 +166,8 @@ def main() -> int:
     """Prints rows done and rows open; 1 when one of the list is open."""
     if (summary := _report_of_this_tree()) is None:
         print("No report of the whole suite for this tree: running it.", flush=True)
-        subprocess.run([sys.executable, "-m", "pytest", "-n", "auto", "--dist", "loadgroup", "-q"], cwd=ROOT, check=False)
+        whole_suite = [sys.executable, "-m", "pytest", "-n", "auto", "--dist", "loadgroup", "-q"]
+        subprocess.run(whole_suite, cwd=ROOT, check=False)
         summary = _report_of_this_tree()
     if summary is None:
         print("The suite left no report of this tree (it did not run to its end, or a file changed meanwhile).")

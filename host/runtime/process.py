@@ -16,7 +16,6 @@ import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO
 
 import structlog
 
@@ -31,7 +30,7 @@ from host.runtime.base import (
     SandboxRefused,
     SandboxSpec,
 )
-from host.runtime.cage import LOG_BYTES, check, digest, log_path, mounts_of
+from host.runtime.cage import LOG_BYTES, check, digest, log_path, mounts_of, write_log
 from host.runtime.probe import SCRIPT, judge, probe_spec
 from mailboxes.clock import Clock, SystemClock
 from mailboxes.layout import SANDBOX
@@ -71,7 +70,7 @@ class Place:
 def python_prelude(place: Place) -> str:
     """Lets the caged interpreter find our two packages, then what they depend on, and nothing else."""
     paths = ["/opt/innkeeper", *(f"/opt/innkeeper/packages/{number}" for number in range(len(place.packages)))]
-    return f"import sys; sys.path[:0] = {paths!r}; "
+    return f"import sys; sys.path[:0] = {paths!r}\n"
 
 
 def cage_arguments(spec: SandboxSpec, place: Place, *, as_root: bool) -> list[str]:
@@ -263,13 +262,15 @@ class ProcessRuntime:
             raise RuntimeUnavailable(f"No process could be started for session {spec.session_id}: {error}") from error
         finally:
             os.close(writer)
-        output = _Output(os.fdopen(reader, "rb", buffering=0), path, self._clock)
+        output = _Output(reader, path, self._clock)
         return _Process(child, spec.session_id, output, self._live, caged=self.sandboxed)
 
     async def _try_cage(self) -> Probe:
         if not shutil.which("bwrap"):
             return Probe(False, (f"bubblewrap is not installed. {_INSTALL}",))
-        with probe_spec(self._logs) as spec:
+        folders = probe_spec(self._logs)
+        spec = await asyncio.to_thread(folders.__enter__)
+        try:
             command = [str(self._place.python), "-I", "-c", python_prelude(self._place) + SCRIPT]
             child = await asyncio.create_subprocess_exec(
                 *cage_arguments(spec, self._place, as_root=self._as_root),
@@ -283,7 +284,10 @@ class ProcessRuntime:
                 output, _ = await asyncio.wait_for(child.communicate(), _PROBE_SECONDS)
             except TimeoutError:
                 child.kill()
+                await child.wait()
                 output = b"it did not end in time"
+        finally:
+            await asyncio.to_thread(folders.__exit__, None, None, None)
         result = judge(output.decode(errors="replace"), child.returncode, {})
         fix = "" if result.usable else f"bubblewrap does not work here. {_INSTALL}; some systems forbid it to users."
         return Probe(result.usable, (*result.problems, fix) if fix else result.problems, result.facts)
@@ -292,7 +296,7 @@ class ProcessRuntime:
 class _Output:
     """A sandbox's output on its way to a log: two files of LOG_BYTES at most; a flood is slowed down, not kept."""
 
-    def __init__(self, source: BinaryIO, path: Path, clock: Clock) -> None:
+    def __init__(self, source: int, path: Path, clock: Clock) -> None:
         self._source = source
         self._path = path
         self._clock = clock
@@ -300,29 +304,25 @@ class _Output:
     async def drain(self) -> None:
         """Reads until the last writer is gone."""
         stream = asyncio.StreamReader(limit=_CHUNK)
+        source = await asyncio.to_thread(os.fdopen, self._source, "rb", 0)
         transport, _ = await asyncio.get_running_loop().connect_read_pipe(
-            lambda: asyncio.StreamReaderProtocol(stream), self._source
+            lambda: asyncio.StreamReaderProtocol(stream), source
         )
-        file = self._open()
         size, flooded = 0, False
         try:
             while chunk := await stream.read(_CHUNK):
-                if size + len(chunk) > LOG_BYTES:
-                    file.close()
-                    os.replace(self._path, self._path.with_suffix(".earlier.log"))
-                    file = self._open()
-                    size, flooded = 0, True
-                file.write(chunk)
-                size += len(chunk)
+                full = size + len(chunk) > LOG_BYTES
+                await asyncio.to_thread(self._write, chunk, start_anew=full)
+                size, flooded = len(chunk) if full else size + len(chunk), flooded or full
                 if flooded:
                     await self._clock.sleep(_FLOOD_PAUSE)
         finally:
-            file.close()
             transport.close()
 
-    def _open(self) -> BinaryIO:
-        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
-        return os.fdopen(os.open(self._path, flags, 0o600), "ab", buffering=0)
+    def _write(self, chunk: bytes, *, start_anew: bool) -> None:
+        if start_anew:
+            os.replace(self._path, self._path.with_suffix(".earlier.log"))
+        write_log(self._path, chunk)
 
 
 class _Process:
@@ -351,7 +351,7 @@ class _Process:
     async def stop(self, grace_seconds: float) -> None:
         if self._watching.done():
             return
-        runner = _runner_below(self._child.pid) if self._caged else self._child.pid
+        runner = await asyncio.to_thread(_runner_below, self._child.pid) if self._caged else self._child.pid
         if runner is None:  # nothing runs inside yet
             await self.kill()
             return
@@ -376,7 +376,7 @@ class _Process:
         done, _ = await asyncio.wait({draining}, timeout=1.0)
         if not done:
             draining.cancel()
-        with contextlib.suppress(asyncio.CancelledError, OSError):
+        with contextlib.suppress(asyncio.CancelledError):
             await draining
         self._live.pop(self.session_id, None)
         # A shell's and bubblewrap's way of saying "ended by a signal".

@@ -40,10 +40,10 @@ def main(argv: list[str] | None = None) -> int:
         lock = _lock(workspace.outbound / OUTBOUND_LOCK)
         mailbox = Mailbox(workspace)
     except (UnknownProvider, NoMailbox) as error:
-        print(error, file=sys.stderr)
+        _say(str(error))
         return EXIT_CONFIGURATION
     except BlockingIOError:
-        print(f"A runner works in {workspace.outbound} already.", file=sys.stderr)
+        _say(f"A runner works in {workspace.outbound} already.")
         return EXIT_SECOND_RUNNER
     try:
         asyncio.run(_run(setup, mailbox))
@@ -53,6 +53,10 @@ def main(argv: list[str] | None = None) -> int:
     finally:
         os.close(lock)
     return 0
+
+
+def _say(line: str) -> None:
+    sys.stderr.write(f"{line}\n")
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -69,7 +73,7 @@ def _setup(workspace: Workspace, environment: Mapping[str, str], *, tools: bool)
     load_factory = find_provider(name)
 
     def load_toolbox() -> "Toolbox":
-        from agent_runner.tools.registry import ToolContext, build_toolbox  # noqa: PLC0415  tools are slow to import
+        from agent_runner.tools.registry import ToolContext, build_toolbox  # slow: at the first turn
 
         return build_toolbox(ToolContext(working_folder=workspace.home, workspace=workspace, enabled=tools))
 
@@ -87,7 +91,7 @@ def _setup(workspace: Workspace, environment: Mapping[str, str], *, tools: bool)
 def _zone(name: str) -> tzinfo:
     if not name:
         return UTC
-    from zoneinfo import ZoneInfo  # noqa: PLC0415  needed at the first prompt, not at the start
+    from zoneinfo import ZoneInfo
 
     try:
         return ZoneInfo(name)
@@ -97,7 +101,10 @@ def _zone(name: str) -> tzinfo:
 
 
 def _lock(path: Path) -> int:
-    """Takes the lock that a runner holds for life. Raises BlockingIOError when another has it, NoMailbox without a folder."""
+    """Takes the lock that a runner holds for life.
+
+    Raises BlockingIOError when another runner has it, NoMailbox where there is no folder to hold it.
+    """
     try:
         handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     except OSError as error:

@@ -39,7 +39,8 @@ class Batch:
 
 
 def candidates(waiting: Sequence[Waiting], origin: tuple[str, ...] | None = None) -> Candidates | None:
-    """The rows of `origin`, by default of the one whose oldest row that starts a turn is oldest. None when none starts one.
+    """The rows of `origin`, by default of the one whose oldest row that starts a turn is oldest. None when none
+    starts one.
 
     `waiting` is in order of seq. A row that only rides along and has no address rides with any origin.
     """

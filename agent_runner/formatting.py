@@ -1,7 +1,7 @@
 """Rows of the inbox as a prompt: one formatter per kind. No routing value ever gets into one.
 
-Everything that people wrote is escaped, so that no text can close its element, open another message, or pass for a section:
-SEPARATOR and every tag hold a `<`, which text never does.
+Everything that people wrote is escaped, so that no text can close its element, open another message, or pass for a
+section: SEPARATOR and every tag hold a `<`, which text never does.
 """
 
 import json
@@ -17,6 +17,10 @@ from mailboxes.rows import Kind, MessageIn
 SEPARATOR = "\n\n<!-- next section -->\n\n"
 
 CONTINUE = "continue_turn"
+
+_GO_ON = """[CONTINUE]
+Your work on the messages below was interrupted after a part of your answer had been sent. Go on from there: do not
+repeat what was sent, and do not run a tool again that has done its work."""
 
 _OLD = timedelta(minutes=15)
 _MAX_NESTED_CONTINUATIONS = 5
@@ -54,8 +58,12 @@ class _Part:
 
 def escape(text: str) -> str:
     """Text for the inside of an element or a quoted attribute. Characters that no XML holds become U+FFFD."""
-    cleaned = "".join(char if char in "\n\t" or (char >= " " and not "\ud800" <= char <= "\udfff") else "\ufffd" for char in text)
+    cleaned = "".join(char if _is_plain(char) else "\ufffd" for char in text)
     return cleaned.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;").replace('"', "&quot;")
+
+
+def _is_plain(char: str) -> bool:
+    return char in "\n\t" or (char >= " " and not "\ud800" <= char <= "\udfff")
 
 
 def _attribute(text: str) -> str:
@@ -125,10 +133,11 @@ def _attachments(content: dict[str, Any]) -> list[_Attachment]:
 def _message(row: MessageIn, context: Context, sender: str, text: str, content: dict[str, Any]) -> _Part:
     mine = ' from_me="true"' if content.get("isFromMe") is True else ""
     opening = f'<message id="{row.seq}" sender="{_attribute(sender)}" {_time(row, context)}{mine}>'
-    attachments = "".join(
-        f'\n<attachment name="{_attribute(item.name)}" type="{_attribute(item.type)}"/>' for item in _attachments(content)
+    attached = "".join(
+        f'\n<attachment name="{_attribute(item.name)}" type="{_attribute(item.type)}"/>'
+        for item in _attachments(content)
     )
-    return _Part(f"{opening}{escape(text)}{attachments}</message>", in_messages=True)
+    return _Part(f"{opening}{escape(text)}{attached}</message>", in_messages=True)
 
 
 def _chat(row: MessageIn, context: Context) -> _Part:
@@ -140,8 +149,9 @@ def _chat(row: MessageIn, context: Context) -> _Part:
 def _chat_sdk(row: MessageIn, context: Context) -> _Part:
     content = _parse(row)
     author = content.get("author")
-    names = author if isinstance(author, dict) else {"name": author}
-    sender = next((names[key] for key in ("fullName", "name", "userName") if isinstance(names.get(key), str)), "unknown")
+    names: dict[str, Any] = author if isinstance(author, dict) else {"name": author}
+    given = (names[key] for key in ("fullName", "name", "userName") if isinstance(names.get(key), str))
+    sender: str = next(given, "unknown")
     return _message(row, context, sender, _text(row, content, "text", required=False), content)
 
 
@@ -165,9 +175,8 @@ def _system(row: MessageIn, context: Context) -> _Part:
         return _Part(_continuation(row, content, context))
     status = _attribute(_text(row, content, "status", required=False))
     body = _json(content.get("result"))
-    return _Part(
-        f'[SYSTEM CONTEXT]\n<system id="{row.seq}" action="{_attribute(action)}" status="{status}" {_time(row, context)}>\n{body}\n</system>'
-    )
+    attributes = f'id="{row.seq}" action="{_attribute(action)}" status="{status}" {_time(row, context)}'
+    return _Part(f"[SYSTEM CONTEXT]\n<system {attributes}>\n{body}\n</system>")
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,8 +205,7 @@ def _continuation(row: MessageIn, content: dict[str, Any], context: Context) -> 
     """The messages again, what was said already, which tools had run, and the request to go on."""
     told = _interrupted(row, content)
     parts = [
-        "[CONTINUE]\nYour work on the messages below was interrupted after a part of your answer had been sent. Go on from there: "
-        "do not repeat what was sent, and do not run a tool again that has done its work."
+        _GO_ON
     ]
     if context.depth < _MAX_NESTED_CONTINUATIONS:
         inner = Context(context.now, context.zone, context.lookup, context.cut_records, context.depth + 1)
@@ -223,7 +231,9 @@ def _tool_lines(records: Iterable[Record]) -> Iterable[str]:
             continue
         call = escape(json.dumps(record["input"])[:_SHOWN_TOOL_CHARACTERS])
         result = results.get(record["id"])
-        outcome = escape(_plain(result.get("content"))[:_SHOWN_TOOL_CHARACTERS]) if result else "(no result: it may have run)"
+        outcome = "(no result: it may have run)"
+        if result is not None:
+            outcome = escape(_plain(result.get("content"))[:_SHOWN_TOOL_CHARACTERS])
         yield f'<tool name="{_attribute(record["name"])}"><input>{call}</input><result>{outcome}</result></tool>'
 
 

@@ -1,4 +1,4 @@
-"""Log lines of the runner: one JSON object a line on standard error, facts that it can name and never a message's text."""
+"""Log lines of the runner: one JSON object a line on standard error; facts that it can name, never a message's text."""
 
 import json
 import os
@@ -11,4 +11,4 @@ _threshold = _LEVELS.get(os.environ.get("LOG_LEVEL", "").lower(), _LEVELS["info"
 def log(event: str, level: str = "info", **facts: object) -> None:
     """Writes one line; `facts` are ids, counts, names and reasons of our own making."""
     if _LEVELS[level] >= _threshold:
-        print(json.dumps({"level": level, "event": event, **facts}, default=str), file=sys.stderr, flush=True)
+        sys.stderr.write(json.dumps({"level": level, "event": event, **facts}, default=str) + "\n")

@@ -1,7 +1,8 @@
 """The runner's one loop: claim a batch, run a turn on it, commit answers and completion together, look again.
 
-The bell and the poll both end in `_wake`; only this task writes the mailbox. A row is claimed in the same step in which the
-provider takes it, with nothing awaited in between, so a claimed row is always in a turn and a row in a turn is always claimed.
+The bell and the poll both end in `_wake`; only this task writes the mailbox. A row is claimed in the same step in
+which the provider takes it, with nothing awaited in between, so a claimed row is always in a turn and a row in a turn
+is always claimed.
 """
 
 import asyncio
@@ -234,7 +235,7 @@ class Runner:
                     working_folder=setup.workspace.home, raw=raw, send=turn.send,
                 )
             )
-        except Exception as error:  # noqa: BLE001  a provider is foreign code: whatever it raises must not end the runner
+        except Exception as error:  # noqa: BLE001  a provider is foreign code: it must not end the runner
             return _provider_failure(error)
         return _Running(query)
 
@@ -272,8 +273,9 @@ class Runner:
         crash_at("mid_turn")
 
     def _push_new(self, turn: Turn, query: Query, origin: tuple[str, ...]) -> None:
-        """Gives new rows of the origin to the running query. A row that it does not take waits for the next turn; one that
-        it took is claimed at once. (Should that claim be lost in a crash, then so is this turn: the row runs again.)"""
+        """Gives new rows of the origin to the running query. A row that it does not take waits for the next turn; one
+        that it took is claimed at once. (Should that claim be lost in a crash, then so is this turn: the row runs
+        again.)"""
         self._wake.clear()
         while True:
             try:
@@ -357,7 +359,7 @@ class _Running:
         self.coming = asyncio.ensure_future(anext(self._events, None))
 
     def next_event(self) -> Event | None:
-        """The event that has come; what the provider raised is a failure. Raises Stopped. The next one is on its way."""
+        """The event that has come; sends for the next one. What the provider raised is a failure. Raises Stopped."""
         try:
             event = self.coming.result()
         except Stopped:
@@ -373,6 +375,8 @@ class _Running:
         self.query.abort()
         self.coming.cancel()
         await asyncio.wait((self.coming,), timeout=_CLOSE_SECONDS)
+        if self.coming.done() and not self.coming.cancelled():
+            self.coming.exception()  # asked for, so that asyncio does not report it as never looked at
         if self.coming.done() and isinstance(self._events, AsyncGenerator):
             await _within(_CLOSE_SECONDS, self._events.aclose())
 

@@ -6,10 +6,10 @@ never fails a row and computes no back-off (that is the host's). It changes no s
 
 import json
 import sqlite3
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
-from pathlib import Path
 
 from agent_runner.batching import Batch, Waiting, candidates, cut_batch
 from mailboxes.clock import to_text
@@ -22,11 +22,13 @@ from mailboxes.schema import PAGE_SIZE, HostAway, open_inbound_to_read, open_out
 ANSWER_FILE = "answer.md"
 
 _SEND_BYTES_OF_A_TURN = MAX_OUTBOUND_BYTES // 2
-"""Rows of the open turn stay until it is over, so what tools send may fill half of the file and the answer finds room."""
+"""Rows of the open turn stay until it is over, so what tools send may fill half of the file and the answer finds
+room."""
 
 _COMMIT_BYTES = MAX_OUTBOUND_BYTES // 4
 _SPILL_BYTES = 4096
-"""Where the outputs of one commit are more than _COMMIT_BYTES together, each longer than _SPILL_BYTES goes as a file."""
+"""Where the outputs of one commit are more than _COMMIT_BYTES together, each longer than _SPILL_BYTES goes as a
+file."""
 
 _ROW_OVERHEAD = 1024
 _COMMIT_OVERHEAD = 4 * PAGE_SIZE
@@ -42,8 +44,8 @@ class NoMailbox(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """A row of messages_out before it has an id and a number. `text_key` is the path to the text inside `content`, which
-    is where a longer text is replaced by a line that names its file."""
+    """A row of messages_out before it has an id and a number. `text_key` is the path to the text inside `content`:
+    there a longer text is replaced by a line that names its file."""
 
     kind: str
     content: dict[str, object]
@@ -101,8 +103,9 @@ def _message(row: sqlite3.Row) -> MessageIn:
 
 _LIGHT = (
     "SELECT id, '' AS kind, '' AS timestamp, '' AS content, channel_type, account_id, platform_id, thread_id, status,"
-    " status_changed, process_after, recurrence, tries, seq, series_id, slot, trigger, on_wake, source_session, principal"
-    " FROM messages_in WHERE status = 'pending' AND (process_after IS NULL OR process_after <= ?) ORDER BY seq"
+    " status_changed, process_after, recurrence, tries, seq, series_id, slot, trigger, on_wake, source_session,"
+    " principal FROM messages_in WHERE status = 'pending' AND (process_after IS NULL OR process_after <= ?)"
+    " ORDER BY seq"
 )
 
 
@@ -136,6 +139,16 @@ class Mailbox:
         with reading():
             return self._inbound_connection.execute(sql, parameters).fetchall()
 
+    @contextmanager
+    def _one_moment(self) -> Iterator[None]:
+        """What is read inside is from one commit of the host."""
+        self._read("BEGIN")
+        try:
+            yield
+        finally:
+            if self._inbound_connection is not None and self._inbound_connection.in_transaction:
+                self._read("ROLLBACK")
+
     def _claimable(self, now: datetime) -> list[Waiting]:
         claimed = {(row[0], row[1]) for row in self._outbound.execute("SELECT message_id, attempt FROM claims")}
         rows = (_message(row) for row in self._read(_LIGHT, (to_text(now),)))
@@ -147,10 +160,11 @@ class Mailbox:
 
     def next_batch(self, now: datetime, origin: tuple[str, ...] | None = None) -> Batch | None:
         """What to work on next, or of this origin; None when nothing is due that starts a turn."""
-        chosen = candidates(self._claimable(now), origin)
+        with self._one_moment():
+            chosen = candidates(self._claimable(now), origin)
+            rows = self.messages((*chosen.omitted, *chosen.ids)) if chosen is not None else []
         if chosen is None:
             return None
-        rows = self.messages((*chosen.omitted, *chosen.ids))
         left_out = set(chosen.omitted)
         return cut_batch([row for row in rows if row.id not in left_out], [row for row in rows if row.id in left_out])
 
@@ -217,7 +231,8 @@ class Mailbox:
         """Gives the claims of the open turn back to the host."""
         with transaction(self._outbound) as db:
             db.execute(
-                "UPDATE claims SET state = 'released', reason = ?, retryable = ? WHERE turn_id = ? AND state = 'processing'",
+                "UPDATE claims SET state = 'released', reason = ?, retryable = ?"
+                " WHERE turn_id = ? AND state = 'processing'",
                 (reason, int(retryable), self.turn_id),
             )
             self._set_state(db, Activity.IDLE, None)
@@ -261,7 +276,8 @@ class Mailbox:
     def send(self, row: Outgoing, turn_id: str, now: datetime) -> int:
         """Inserts one row of the open turn while it runs. Returns its number. Raises TurnFull."""
         with transaction(self._outbound) as db:
-            sent = db.execute("SELECT total(length(content)) FROM messages_out WHERE turn_id = ?", (turn_id,)).fetchone()[0]
+            sizes = db.execute("SELECT total(length(content)) FROM messages_out WHERE turn_id = ?", (turn_id,))
+            sent = sizes.fetchone()[0]
             if sent + len(row.content.encode()) > _SEND_BYTES_OF_A_TURN:
                 raise TurnFull("this turn has sent as much as a mailbox holds; put the rest into the final answer")
             self._prune(db, turn_id)
@@ -315,14 +331,16 @@ class Mailbox:
                 " platform_id, thread_id, content) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
                 (
                     row.id, seq + 2 * position, turn_id, row.output.in_reply_to, to_text(now), row.output.kind,
-                    to and to.channel_type, to and to.account_id, to and to.platform_id, to and to.thread_id, row.content,
+                    to and to.channel_type, to and to.account_id, to and to.platform_id, to and to.thread_id,
+                    row.content,
                 ),
             )
         db.execute("UPDATE runner_state SET next_seq = ?", (seq + 2 * len(rows),))
         return seq + 2 * max(0, len(rows) - 1)
 
     def _used_bytes(self) -> int:
-        pages, free = (self._outbound.execute(f"PRAGMA {name}").fetchone()[0] for name in ("page_count", "freelist_count"))
+        pages = self._outbound.execute("PRAGMA page_count").fetchone()[0]
+        free = self._outbound.execute("PRAGMA freelist_count").fetchone()[0]
         return int(pages - free) * PAGE_SIZE
 
     def _prune(self, db: sqlite3.Connection, open_turn: str | None = None) -> None:
@@ -349,7 +367,7 @@ def answer(kind: str, text: str, address: Address | None, in_reply_to: str | Non
     if kind == Kind.TASK and address is None:
         return Output(Kind.TASK, {"result": text, "status": "completed"}, address, in_reply_to, ("result",))
     if kind == Kind.WEBHOOK:
-        response = {"response": {"status": 200, "body": text}}
+        response: dict[str, object] = {"response": {"status": 200, "body": text}}
         return Output(Kind.WEBHOOK, response, address, in_reply_to, ("response", "body"))
     # A system row answered in kind would be executed by the host as a request for an action.
     return Output(Kind.CHAT, {"text": text}, address, in_reply_to, ("text",))

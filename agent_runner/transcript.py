@@ -1,8 +1,10 @@
-"""The conversation on disk: one JSON record a line, only ever appended, and rebuilt into a history that the model accepts.
+"""The conversation on disk: one JSON record a line, only ever appended, and rebuilt into a history that the model
+accepts.
 
-Records are user, assistant, tool_use, tool_result, and turn_end, which the loop writes after the commit that completed a turn.
-A tool_use is a record of its own and lies in no other. Every record carries the turn it belongs to, so that a turn that
-came to no end can be cut off. The agent can write this file (it is its own container): nothing in it is trusted to be whole.
+Records are user, assistant, tool_use, tool_result, and turn_end, which the loop writes after the commit that
+completed a turn. A tool_use is a record of its own and lies in no other. Every record carries the turn it belongs to,
+so that a turn that came to no end can be cut off. The agent can write this file (it is its own container): nothing in
+it is trusted to be whole.
 """
 
 import contextlib
@@ -37,7 +39,7 @@ def _is_record(value: object) -> bool:
         return False
     kind, content = value.get("type"), value.get("content")
     if kind in ("user", "assistant"):
-        return isinstance(content, str) or (isinstance(content, list) and all(isinstance(block, dict) for block in content))
+        return isinstance(content, str) or (isinstance(content, list) and all(isinstance(b, dict) for b in content))
     if kind == "tool_use":
         return all(isinstance(value.get(key), str) for key in ("id", "name")) and isinstance(value.get("input"), dict)
     if kind == "tool_result":
@@ -52,7 +54,8 @@ def _blocks(content: str | list[Block]) -> list[Block]:
 
 
 def _result_block(record: Record) -> Block:
-    return {"type": "tool_result"} | {key: record[key] for key in ("tool_use_id", "content", "is_error") if key in record}
+    kept = {key: record[key] for key in ("tool_use_id", "content", "is_error") if key in record}
+    return {"type": "tool_result"} | kept
 
 
 class _History:
@@ -145,8 +148,8 @@ class _History:
 
 
 def history(records: Iterable[Record]) -> tuple[list[Message], int]:
-    """Records as a list for the Messages API, and how many repairs that took: roles alternate from user on, each tool_use
-    appears once and its result opens the next message, a missing one is a made-up error."""
+    """Records as a list for the Messages API, and how many repairs that took: roles alternate from user on, each
+    tool_use appears once and its result opens the next message, a missing one is a made-up error."""
     building = _History()
     for record in records:
         building.add(record)
@@ -271,9 +274,10 @@ class Transcript:
         self._cut_from(self._mark)
 
     def cut_incomplete(self, completed: Collection[str]) -> None:
-        """What a fresh runner does: an unmarked turn at the end is marked if a completed claim vouches for it, else cut."""
-        ends = (index for index in reversed(range(len(self._lines))) if self._lines[index].record["type"] == "turn_end")
-        start = next(ends, -1) + 1
+        """What a fresh runner does: an unmarked turn at the end is marked if a completed claim vouches for it, else
+        cut."""
+        ends = (index for index, line in enumerate(self._lines) if line.record["type"] == "turn_end")
+        start = max(ends, default=-1) + 1
         tail = self._lines[start:]
         whole = next((n for n, line in enumerate(tail) if line.record["turn"] not in completed), len(tail))
         if whole < len(tail):
@@ -301,7 +305,8 @@ class Transcript:
 
 
 def _keep_cut(folder: Path, records: list[Record]) -> None:
-    """Keeps the records of a turn that was cut for the row that may tell the agent to go on; the newest few are kept."""
+    """Keeps the records of a turn that was cut for the row that may tell the agent to go on; the newest few are
+    kept."""
     turn_id = records[-1]["turn"]
     if not is_row_id(turn_id):
         return

@@ -1,7 +1,7 @@
 """One turn: the inputs that are still open, the answers that wait for their commit, and where answers go.
 
-A turn that answers only a part of its inputs completes that part; what is left is the open rest, under a new turn id, so that
-a completed part is never cut off or run again.
+A turn that answers only a part of its inputs completes that part; what is left is the open rest, under a new turn id,
+so that a completed part is never cut off or run again.
 """
 
 from collections.abc import Awaitable, Callable, Sequence
@@ -29,6 +29,10 @@ def route_of(rows: Sequence[MessageIn]) -> Route | None:
     with_address = [row for row in rows if row.address is not None]
     last = (with_address or [row for row in rows if row.kind != Kind.SYSTEM])[-1:]
     return Route(last[0].kind, last[0].address, last[0].id) if last else None
+
+
+def _output(route: Route, text: str) -> Output:
+    return answer(route.kind, text, route.address, route.in_reply_to)
 
 
 @dataclass(slots=True)
@@ -65,7 +69,7 @@ class Turn:
         self._answered += newly
         said, self._waiting = self._waiting, []
         route = route_of([row for batch in done for row in batch.rows]) or self._route
-        outputs = [answer(route.kind, r.text, route.address, route.in_reply_to) for r in said if r.text.strip()] if route else []
+        outputs = [_output(route, result.text) for result in said if result.text.strip()] if route is not None else []
         rows = [row for batch in done for row in (*batch.omitted, *batch.rows)]
         return Part(self.id, outputs, rows)
 
@@ -74,14 +78,15 @@ class Turn:
         self.id = new_id("t")
 
     async def send(self, text: str) -> int:
-        """Says something to the chat while the turn runs. Returns the message's number. Raises TurnFull, and RuntimeError
-        when the turn is over or there is nobody to say it to."""
+        """Says something to the chat while the turn runs. Returns the message's number.
+
+        Raises TurnFull, and RuntimeError when the turn is over or there is nobody to say it to.
+        """
         if self.closed:
             raise RuntimeError("this turn is over")
         if self._route is None:
             raise RuntimeError("these messages come from no chat: there is nobody to send to")
-        route = self._route
-        return await self.sender(self, answer(route.kind, text, route.address, route.in_reply_to))
+        return await self.sender(self, _output(self._route, text))
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,9 +34,9 @@ def find_provider(name: str) -> Callable[[], ProviderFactory]:
         return lambda: _registered[name]
     if name in _BUILT_IN:
         module, _, attribute = _BUILT_IN[name].partition(":")
-        return lambda: getattr(import_module(module), attribute)  # type: ignore[no-any-return]
+        return lambda: getattr(import_module(module), attribute)
     installed = {point.name: point for point in metadata.entry_points(group=ENTRY_POINTS)}
     if name in installed:
         return installed[name].load
     known = ", ".join(sorted({*_BUILT_IN, *_registered, *installed}))
-    raise UnknownProvider(f"There is no provider called {name!r}. There are: {known}. Set AGENT_PROVIDER to one of them.")
+    raise UnknownProvider(f"There is no provider called {name!r}, only: {known}. Set AGENT_PROVIDER to one of them.")

@@ -7,6 +7,7 @@ import asyncio
 import html
 import os
 import re
+import shlex
 import signal
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -18,7 +19,7 @@ PREFIX = "(rehearsal, no model)"
 """What each of its answers begins with."""
 
 HELP = f"""{PREFIX} I am no model: I echo what you write. I also know:
-/rehearse tool: runs a tool and reports
+/rehearse tool [WORDS]: runs a tool and reports
 /rehearse slow N: answers after N seconds
 /rehearse long N: answers with N characters
 /rehearse send TEXT: sends TEXT at once, then the answer
@@ -83,7 +84,7 @@ class RehearsalQuery:
             yield Progress("rehearsing")
             answers = await self._command(prompt) if raw else echoes(prompt)
             raw = False
-            if self._over:
+            if self._aborted.is_set():
                 return
             if isinstance(answers, Failure):
                 self._over = True
@@ -98,7 +99,7 @@ class RehearsalQuery:
     async def _command(self, prompt: str) -> list[str] | Failure:
         words = prompt.split(maxsplit=2)
         word = words[1] if len(words) > 1 and words[0].startswith("/rehearse") else ""
-        rest = words[2] if len(words) > 2 else ""  # noqa: PLR2004
+        rest = words[2] if len(words) > 2 else ""
         commands: dict[str, Callable[[str], Awaitable[list[str] | Failure]]] = {
             "tool": self._tool, "slow": self._slow, "long": self._long, "send": self._send, "history": self._history,
             "fail": self._fail, "refuse": self._refuse, "crash": self._crash,
@@ -107,17 +108,16 @@ class RehearsalQuery:
 
     async def _tool(self, rest: str) -> list[str]:
         names = [schema["name"] for schema in self._turn.toolbox.schemas()]
-        wanted: list[tuple[str, dict[str, object]]] = [("get_current_time", {}), ("bash", {"command": f"echo {rest or 'hello'}"})]
-        call = next(((name, arguments) for name, arguments in wanted if name in names), None)
-        if call is None:
+        known: dict[str, dict[str, str]] = {"bash": {"command": f"echo {shlex.quote(rest)}"}, "get_current_time": {}}
+        name = next((name for name in (["bash"] if rest else list(known)[::-1]) if name in names), None)
+        if name is None:
             return [f"{PREFIX} there is no tool here that I can run."]
-        name, arguments = call
-        tool_use = {"type": "tool_use", "id": f"rehearsal-{self._turn.turn_id}", "name": name, "input": arguments}
-        self._turn.transcript.append_assistant([tool_use])
-        result = await self._turn.toolbox.call(name, arguments)
-        self._turn.transcript.append_tool_results(
-            [{"type": "tool_result", "tool_use_id": tool_use["id"], "content": result, "is_error": result.startswith("Error:")}]
-        )
+        tool_id = f"rehearsal-{self._turn.turn_id}"
+        call = {"type": "tool_use", "id": tool_id, "name": name, "input": known[name]}
+        self._turn.transcript.append_assistant([call])
+        result = await self._turn.toolbox.call(name, known[name])
+        outcome = {"tool_use_id": tool_id, "content": result, "is_error": result.startswith("Error:")}
+        self._turn.transcript.append_tool_results([{"type": "tool_result", **outcome}])
         return [f"{PREFIX} {name} says: {result}"]
 
     async def _slow(self, rest: str) -> list[str]:
@@ -157,15 +157,14 @@ class RehearsalQuery:
             return [f"{PREFIX} I had crashed, and am back."]
         marker.touch()
         os.kill(os.getpid(), signal.SIGKILL)
-        return []
+        raise AssertionError("a killed process goes on")
 
 
 def _is_said(message: dict[str, object]) -> bool:
     """Whether a message of the history is a person's, and not the results of tools."""
     content = message["content"]
-    return message["role"] == "user" and (
-        isinstance(content, str) or (isinstance(content, list) and any(block["type"] != "tool_result" for block in content))
-    )
+    blocks = content if isinstance(content, list) else [{"type": "text"}]
+    return message["role"] == "user" and any(block["type"] != "tool_result" for block in blocks)
 
 
 def echoes(prompt: str) -> list[str]:

@@ -7,7 +7,6 @@ import asyncio
 import json
 import os
 import signal
-import socket
 import sqlite3
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -19,7 +18,7 @@ from typing import Any
 from mailboxes import bell
 from mailboxes.clock import SystemClock, to_text
 from mailboxes.layout import INBOUND_DB, OUTBOUND_DB, Workspace
-from mailboxes.rows import Address, Kind, MessageIn, MessageOut
+from mailboxes.rows import Address, Kind, MessageOut
 from mailboxes.schema import create_inbound, open_inbound, outbound_template, transaction
 
 ROOT = Path(__file__).parents[2]
@@ -165,10 +164,13 @@ class RunnerProcess:
         self.process = process
 
     @classmethod
-    async def start(cls, host: HostSide, *arguments: str, **environment: str) -> "RunnerProcess":
-        """Starts one the way a sandbox does, but for the import path."""
+    async def start(cls, host: HostSide, *arguments: str, preload: str = "sys", **environment: str) -> "RunnerProcess":
+        """Starts one the way a sandbox does, but for the import path. `preload` is a module with providers for tests."""
         w = host.workspace
-        code = f"import sys; sys.path.insert(0, {str(ROOT)!r}); from agent_runner.__main__ import main; sys.exit(main())"
+        code = (
+            f"import sys; sys.path.insert(0, {str(ROOT)!r}); import {preload};"
+            " from agent_runner.__main__ import main; sys.exit(main())"
+        )
         process = await asyncio.create_subprocess_exec(
             sys.executable, "-I", "-c", code, "--inbound", w.inbound, "--outbound", w.outbound, "--state", w.state,
             "--run", w.run, "--agent", w.agent, *arguments,
@@ -239,5 +241,3 @@ class Bell:
             self.line.close()
         self._listener.close()
 
-
-__all__ = ["Bell", "HostSide", "MessageIn", "RunnerProcess", "Snapshot", "socket"]

@@ -7,10 +7,10 @@ from pathlib import Path
 import docker
 import pytest
 
+from host.runtime.docker import INSTALLATION_LABEL
 from tests.plugins.docker import why_no_engine
 from tests.plugins.ledger import is_whole_suite
 
-LABEL = "innkeeper.installation"
 _RUN_FOLDERS = Path("/run/innkeeper")
 _GRACE_SECONDS = 3.0
 
@@ -43,7 +43,7 @@ def _containers() -> set[str]:
         return set()
     client = docker.from_env(timeout=10)
     try:
-        return {f"{container.name}" for container in client.containers.list(all=True, filters={"label": LABEL})}
+        return {str(container.name) for container in client.containers.list(all=True, filters={"label": INSTALLATION_LABEL})}
     finally:
         client.close()
 

@@ -83,8 +83,8 @@ def test_both_commands_are_there_and_help(installed: Path) -> None:
     assert "chat" in run(installed / "innkeeper", "--help")
 
 
-def test_it_answers_away_from_the_clone(installed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("INNKEEPER_HOME", str(tmp_path / "home"))
+@pytest.mark.usefixtures("home")
+def test_it_answers_away_from_the_clone(installed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("INNKEEPER_RUNTIME", "process")
     answer = run(installed / "innkeeper", "chat", "--once", "hello")
     assert "hello" in answer

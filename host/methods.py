@@ -3,11 +3,12 @@
 The composition root gives a `HostFacts`; nothing here knows a part of the host.
 """
 
-from collections.abc import Awaitable, Callable, Mapping
-from typing import Protocol
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from typing import Any, Protocol
 
 from host.control import Call, ControlServer
 from host.failure import Code, Failure
+from host.looking import VIEWS
 from host.settings import SettingRefused, parse
 
 RESTART = -1
@@ -20,15 +21,16 @@ class HostFacts(Protocol):
     """What the methods need of the running host. Failures a person should read are raised as host.failure.Failure."""
 
     async def status(self) -> Row:
-        """Local facts, at once, in the shape of host/cli/commands/status.py (`FIELDS`)."""
+        """Local facts, at once, in the shape of `host.looking.stopped_status` (docs/cli.md)."""
         ...
 
     async def view(self, name: str, params: Mapping[str, object]) -> object:
-        """A read-only view by its name in host/views.py (`agents.list`, `sessions.show`, ...): rows, or one row."""
+        """`host.looking.look`, run where it blocks nothing (a thread, with a query of its own over the database)."""
         ...
 
-    async def add_agent(self, name: str, actor: str) -> Row:
-        """Makes an agent with its folder from the template; answers with the row that `agents.show` gives."""
+    async def add_agent(self, name: str, folder: str, actor: str) -> Row:
+        """Makes an agent with its folder from the template, and its chat in the terminal; answers with the row that
+        `agents.show` gives."""
         ...
 
     async def retry_message(self, message_id: str, actor: str) -> Row:
@@ -39,24 +41,13 @@ class HostFacts(Protocol):
         """Stores a setting (checked already), or with None takes it back to its default."""
         ...
 
-    async def build_image(self, progress: Callable[[str], Awaitable[None]]) -> Row:
+    async def build_image(self, progress: Callable[[str], Coroutine[Any, Any, None]]) -> Row:
         """Builds today's image; answers with its `tag` and whether it was `built` now."""
         ...
 
     def request_stop(self, *, restart: bool) -> None:
         """Begins an orderly stop and returns at once; `run_host` ends with 0, or with RESTART."""
         ...
-
-
-VIEWS = (
-    "agents.list",
-    "agents.show",
-    "sessions.list",
-    "sessions.show",
-    "messages.list",
-    "messages.show",
-    "settings.list",
-)
 
 
 def register(server: ControlServer, facts: HostFacts) -> None:
@@ -66,7 +57,7 @@ def register(server: ControlServer, facts: HostFacts) -> None:
         return await facts.status()
 
     async def add_agent(call: Call) -> object:
-        return await facts.add_agent(call.text("name"), call.actor.name)
+        return await facts.add_agent(call.text("name"), call.text("folder"), call.actor.name)
 
     async def retry(call: Call) -> object:
         return await facts.retry_message(call.text("id"), call.actor.name)

@@ -56,7 +56,7 @@ again."""
 
 CAPABILITIES = Capabilities(max_text=MAX_TEXT, typing=True)
 
-_CHAT = re.compile(r"cli(-[A-Za-z0-9][A-Za-z0-9._-]{0,63})?", re.ASCII)
+_CHAT = re.compile(r"cli(-[a-z0-9][a-z0-9_-]{0,63})?", re.ASCII)
 _KEY = re.compile(r"[A-Za-z0-9_-]{8,64}", re.ASCII)
 _ROOM_FOR_FIELDS = 4096
 

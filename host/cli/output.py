@@ -23,6 +23,11 @@ def plain(value: object) -> str:
     return "" if value is None else str(value)
 
 
+def day_and_time(value: object) -> str:
+    """A canonical time stamp to the second, in UTC; "never" for None."""
+    return f"{value[:10]} {value[11:19]}" if isinstance(value, str) else "never"
+
+
 @dataclass(frozen=True, slots=True)
 class Column:
     """One column of a table: the JSON field it shows, its heading, and how a value is written."""

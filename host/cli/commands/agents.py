@@ -1,0 +1,86 @@
+"""`host agents`."""
+
+import re
+
+import click
+
+from host.cli.finding import Row, find
+from host.cli.invocation import Invocation
+from host.cli.looking import ask, rows
+from host.cli.output import Column, day_and_time
+from host.failure import Code, Failure
+
+COLUMNS = (
+    Column("name", "NAME"),
+    Column("folder", "FOLDER"),
+    Column("provider", "PROVIDER", lambda value: str(value or "(default)")),
+    Column("model", "MODEL", lambda value: str(value or "(default)")),
+    Column("chats", "CHATS"),
+    Column("sessions", "SESSIONS"),
+    Column("last_active", "LAST ACTIVE", day_and_time),
+)
+
+
+def _chats(value: object) -> str:
+    chats = value if isinstance(value, list) else []
+    return ", ".join(f"{chat['channel_type']}:{chat['platform_id']}" for chat in chats) or "nowhere"
+
+
+CARD = (
+    Column("id", "ID"),
+    *COLUMNS,
+    Column("created_at", "CREATED", day_and_time),
+    Column("answers_in", "ANSWERS IN", _chats),
+)
+
+
+@click.group("agents", invoke_without_command=True)
+@click.pass_context
+def command(ctx: click.Context) -> None:
+    """The agents: who they are, where they answer. Without a verb: list."""
+    if ctx.invoked_subcommand is None:
+        ctx.invoke(list_agents)
+
+
+@command.command("list")
+@click.pass_obj
+def list_agents(invocation: Invocation) -> None:
+    """All agents."""
+    invocation.output.table(
+        COLUMNS, rows(invocation, "agents.list"), "There is no agent. Add one: host agents add NAME"
+    )
+
+
+@command.command("show")
+@click.argument("agent")
+@click.pass_obj
+def show(invocation: Invocation, agent: str) -> None:
+    """One agent, and the chats where it answers."""
+    found = find(rows(invocation, "agents.list"), agent, "agent")
+    shown = ask(invocation, "agents.show", id=found["id"])
+    invocation.output.card(CARD, shown if isinstance(shown, dict) else found)
+
+
+@command.command("add")
+@click.argument("name")
+@click.option("--folder", metavar="NAME", help="Its folder below groups/ (else made from the name).")
+@click.pass_obj
+def add(invocation: Invocation, name: str, folder: str | None) -> None:
+    """A new agent, with its folder groups/<folder>/ from the template. Talk to it with `host chat --agent NAME`."""
+    chosen = folder or folder_of(name)
+    invocation.change(f"Add the agent {name} with the folder groups/{chosen}/")
+    with invocation.host() as client:
+        made = client.call("agents.add", name=name, folder=chosen)
+    row: Row = made if isinstance(made, dict) else {"name": name, "folder": chosen}
+    if invocation.output.as_json:
+        invocation.output.document(row)
+    else:
+        invocation.output.line(f"{name} is there. Its words: groups/{chosen}/. Talk to it: host chat --agent {chosen}")
+
+
+def folder_of(name: str) -> str:
+    """A folder's name made from an agent's: small letters, digits, - and _. Raises Failure where nothing is left."""
+    folder = re.sub(r"[^a-z0-9_]+", "-", name.lower()).strip("-_")[:64]
+    if not folder:
+        raise Failure(Code.USAGE, f"No folder name can be made from {name!r}.", "Name one with --folder.")
+    return folder

@@ -43,7 +43,8 @@ def _containers() -> set[str]:
         return set()
     client = docker.from_env(timeout=10)
     try:
-        return {str(container.name) for container in client.containers.list(all=True, filters={"label": INSTALLATION_LABEL})}
+        ours = client.containers.list(all=True, filters={"label": INSTALLATION_LABEL})
+        return {str(container.name) for container in ours}
     finally:
         client.close()
 

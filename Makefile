@@ -39,6 +39,7 @@ test: dev
 
 lint: dev
 	$(VENV)/bin/ruff check
+	$(VENV)/bin/ruff format --check
 	$(VENV)/bin/mypy
 	$(VENV)/bin/lint-imports
 

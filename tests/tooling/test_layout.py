@@ -83,10 +83,7 @@ def test_the_composition_root_decides_nothing() -> None:
 def test_a_kind_of_message_is_known_to_two_core_files_at_most() -> None:
     naming = re.compile(rf"\bKind\.{Kind.WEBHOOK.name}\b")  # a kind that nothing but its content sets apart
     knowing = [
-        path
-        for package in ("host", "agent_runner")
-        for path in modules_of(package)
-        if naming.search(path.read_text())
+        path for package in ("host", "agent_runner") for path in modules_of(package) if naming.search(path.read_text())
     ]
     assert ROOT / "agent_runner" / "formatting.py" in knowing
     assert len(knowing) <= 2, knowing

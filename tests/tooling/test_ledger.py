@@ -84,13 +84,15 @@ def test_a_run_of_a_part_of_the_suite_leaves_no_report(suite: pytest.Pytester) -
 
 
 def test_a_mark_that_is_no_row_is_refused(suite: pytest.Pytester) -> None:
-    suite.makepyfile(test_wrong="""
+    suite.makepyfile(
+        test_wrong="""
         import pytest
 
         @pytest.mark.req("R1")
         def test_marked_wrongly():
             pass
-    """)
+    """
+    )
 
     assert suite.runpytest_subprocess().ret == pytest.ExitCode.USAGE_ERROR
 

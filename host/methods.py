@@ -3,8 +3,8 @@
 The composition root gives a `HostFacts`; nothing here knows a part of the host.
 """
 
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
-from typing import Any, Protocol
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Protocol
 
 from host.control import Call, ControlServer
 from host.failure import Code, Failure
@@ -41,7 +41,7 @@ class HostFacts(Protocol):
         """Stores a setting (checked already), or with None takes it back to its default."""
         ...
 
-    async def build_image(self, progress: Callable[[str], Coroutine[Any, Any, None]]) -> Row:
+    async def build_image(self, progress: Callable[[object], Awaitable[None]]) -> Row:
         """Builds today's image; answers with its `tag` and whether it was `built` now."""
         ...
 

@@ -3,7 +3,7 @@
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from typing import Self
+from typing import Any, Self
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 
@@ -50,13 +50,20 @@ class Settings:
     @classmethod
     def from_sources(cls, environment: Mapping[str, str], stored: Mapping[str, str]) -> Self:
         """Built from the environment and the database's table. Raises SettingRefused."""
-        values = {}
+        values: dict[str, Any] = {}
         for field in fields(cls):
             variable = f"INNKEEPER_{field.name.upper()}"
             text = environment.get(variable, stored.get(field.name))
             if text is not None:
                 values[field.name] = parse(field.name, text, variable if variable in environment else field.name)
         return cls(**values)
+
+
+@dataclass(slots=True)
+class CurrentSettings:
+    """The settings in force; replaced as a whole when one is changed."""
+
+    value: Settings
 
 
 DEFAULTS = Settings()

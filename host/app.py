@@ -1,0 +1,339 @@
+"""The composition root: builds every part, starts them in one AsyncExitStack, stops them in reverse. It decides nothing."""
+
+import asyncio
+import contextlib
+import os
+import signal
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import structlog
+from sqlalchemy import Connection
+
+from host import sessions as session_folders
+from host.broker.gateway import DEFAULT_BASE_URL, Gateway
+from host.broker.keys import KeyStore
+from host.broker.server import Broker
+from host.channels.base import Channel, InboundEvent
+from host.channels.terminal import TerminalChannel
+from host.control import ControlServer
+from host.db import host_outbox, migrate, sessions
+from host.db import settings as stored_settings
+from host.db.engine import CentralDatabase, url_for
+from host.db.sessions import ContainerStatus
+from host.db.snapshot import Routing
+from host.delivery import Delivery
+from host.due import DueIndex
+from host.facts import Facts
+from host.fleet import Fleet
+from host.ground import Ground
+from host.home import Home
+from host.images import Images
+from host.intake import Intake, Routed
+from host.lock import home_lock
+from host.log import HostLog, Secrets
+from host.mailbox import Item, SessionRef, item_of
+from host.mailbox_pool import MailboxPool
+from host.messages import MessageWatch, TypingSigns
+from host.methods import RESTART, register
+from host.postmaster import DeliveryBooks, Postmaster
+from host.reader import Reader
+from host.router import load_resolvers
+from host.runtime.base import Found, Runtime, RuntimeName, RuntimeUnavailable
+from host.runtime.docker import DockerRuntime
+from host.runtime.image import image_tag
+from host.runtime.process import ProcessRuntime
+from host.settings import CurrentSettings, Settings
+from host.sweep import Sweep
+from mailboxes.clock import Clock, SystemClock, to_text
+from mailboxes.ids import new_id
+from mailboxes.rows import Address
+
+TURN_GRACE_SECONDS = 30.0
+"""How long an orderly stop lets running turns go on."""
+
+FIND_SECONDS = 10.0
+"""How long an engine may take to say what runs."""
+
+SETTLE_SECONDS = 5.0
+"""How long an orderly stop waits for what is being sent."""
+
+log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
+
+
+async def run_host(
+    home: Home,
+    *,
+    environment: Mapping[str, str] = os.environ,
+    ready: Callable[[], None] | None = None,
+    clock: Clock | None = None,
+    grace_seconds: float = TURN_GRACE_SECONDS,
+) -> int:
+    """Runs the host of a home until SIGTERM, SIGINT or a command stops it; 0, or RESTART where it is to begin again.
+
+    `ready` is called when it serves. Raises HomeRefused, HomeTaken, SettingRefused, MigrationFailed before it serves.
+    """
+    os.umask(0o077)
+    async with contextlib.AsyncExitStack() as stack:
+        await asyncio.to_thread(home.prepare)
+        stack.enter_context(home_lock(home.lock_file))
+        host = await Host.build(home, environment, clock or SystemClock(), stack)
+        stopping = host.stopping
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, stopping.request, False)
+        async with host.serving(grace_seconds):
+            if ready is not None:
+                ready()
+            await stopping.requested.wait()
+        return RESTART if stopping.restart else 0
+
+
+class Stopping:
+    """The wish to stop."""
+
+    def __init__(self) -> None:
+        self.requested = asyncio.Event()
+        self.restart = False
+
+    def request(self, restart: bool) -> None:  # noqa: FBT001  also a signal handler
+        """Begins an orderly stop."""
+        self.restart = restart
+        self.requested.set()
+
+
+@dataclass(frozen=True, slots=True)
+class Host:
+    """Every part, built and not yet serving."""
+
+    home: Home
+    clock: Clock
+    stopping: Stopping
+    database: CentralDatabase
+    routing: Routing
+    channels: dict[tuple[str, str], Channel]
+    terminal: TerminalChannel
+    control: ControlServer
+    delivery: Delivery
+    postmaster: Postmaster
+    intake: Intake
+    fleet: Fleet
+    sweep: Sweep
+    images: Images
+    runtimes: Mapping[RuntimeName, Runtime]
+    watch: MessageWatch
+    facts: Facts
+
+    @classmethod
+    async def build(
+        cls, home: Home, environment: Mapping[str, str], clock: Clock, stack: contextlib.AsyncExitStack
+    ) -> "Host":
+        """Opens what has to be open and connects the parts; `stack` closes them in reverse."""
+        secrets = Secrets()
+        host_log = HostLog(home.logs, secrets)
+        await asyncio.to_thread(host_log.start)
+        stack.push_async_callback(asyncio.to_thread, host_log.stop)
+        database, settings, installation_id = await _open_database(home, environment, clock, stack)
+        current, stopping = CurrentSettings(settings), Stopping()
+        routing = Routing(database)
+        await routing.refresh()
+        reader = Reader()
+        await asyncio.to_thread(reader.start)
+        stack.push_async_callback(asyncio.to_thread, reader.close)
+        keys = KeyStore(environment, home.env_file)
+        gateway = await asyncio.to_thread(Gateway, keys, environment.get("ANTHROPIC_BASE_URL", DEFAULT_BASE_URL))
+        stack.push_async_callback(gateway.close)
+        broker = Broker(gateway)
+        stack.push_async_callback(broker.close)
+        runtimes: dict[RuntimeName, Runtime] = {
+            RuntimeName.DOCKER: DockerRuntime(installation_id, image_tag(), home.logs, clock),
+            RuntimeName.PROCESS: ProcessRuntime(installation_id, home.logs, settings.unsafe_no_sandbox, clock),
+        }
+        for runtime in runtimes.values():
+            stack.push_async_callback(runtime.close)
+        channels: dict[tuple[str, str], Channel] = {}
+        terminal = TerminalChannel()
+        evict = _Late()
+        pool = MailboxPool(home, clock, evict)
+        stack.push_async_callback(pool.close)
+        delivery = Delivery(channels, DeliveryBooks(pool, database), clock)
+        stack.push_async_callback(delivery.close)
+        signs = TypingSigns(channels, clock)
+        stack.push_async_callback(signs.close)
+        watch = MessageWatch(delivery, signs, terminal)
+        due = DueIndex()
+        postmaster = Postmaster(home, pool, reader, delivery, _Wirings(routing), watch, clock, due)
+        ground = Ground(home, database, keys, broker, runtimes, current, clock, _crash_environment(environment))
+        fleet = Fleet(ground, postmaster, clock, current)
+        postmaster.notify = fleet.notify
+        evict.target = fleet.evict
+        images = Images(runtimes[RuntimeName.DOCKER], ground, settings.runtime)
+        host = cls(
+            home, clock, stopping, database, routing, channels, terminal, ControlServer(home.control_socket), delivery,
+            postmaster, _intake(home, database, routing, clock, postmaster, delivery), fleet,
+            Sweep(due, fleet, clock, lambda: _end_orphans(runtimes, fleet)), images, runtimes, watch,
+            Facts(
+                home, environment, database, routing, fleet, delivery, postmaster, pool, images, current, keys, clock,
+                stopping, channels,
+            ),
+        )  # fmt: skip
+        return host
+
+    @contextlib.asynccontextmanager
+    async def serving(self, grace_seconds: float) -> AsyncIterator[None]:
+        """Serves for as long as the block runs; the end is orderly: nothing new is taken, turns finish, sends finish."""
+        register(self.control, self.facts)
+        self.terminal.register(self.control)
+        await self.control.start()
+        try:
+            await self._recover()
+            await self._open_channel(self.terminal)
+            await self.intake.recover()
+            loops = [
+                asyncio.create_task(_for_ever(work), name=name)
+                for name, work in (("fleet", self.fleet.run), ("sweep", self.sweep.run), ("images", self.images.run))
+            ]
+            try:
+                yield
+            finally:
+                await self.intake.close()
+                await self.fleet.close(grace_seconds)
+                await self.delivery.settle(SETTLE_SECONDS)
+                for task in loops:
+                    task.cancel()
+                await asyncio.gather(*loops, return_exceptions=True)
+        finally:
+            for channel in self.channels.values():
+                await channel.teardown()
+            await self.control.stop()
+
+    async def _open_channel(self, channel: Channel) -> None:
+        account = (channel.channel_type, channel.account_id)
+
+        async def accept(events: Sequence[InboundEvent], offset: str | None) -> None:
+            if channel is self.terminal:
+                self.watch.accepted(events)
+            await self.intake.accept(*account, events, offset)
+
+        self.channels[account] = channel
+        await channel.setup(accept, self.delivery.attached)
+        self.delivery.channels_changed()
+
+    async def _recover(self) -> None:
+        """Takes up what an earlier host left: its own journals first, then what is undelivered, then the sandboxes."""
+        active = await self.database.run(sessions.active)
+        keys = {session.id: SessionRef(session.agent_group_id, session.id) for session in active}
+        for key in keys.values():
+            try:
+                await self.postmaster.recover(key)
+            except OSError as error:
+                log.error("a mailbox could not be opened at start", session=key.session_id, reason=str(error))  # noqa: TRY400
+        self.delivery.add(await self.database.run(_open_outbox))
+        left = [keys[session.id] for session in active if session.container_status != ContainerStatus.STOPPED]
+        found = await _find_sandboxes(self.runtimes, wait=bool(left))
+        await self.fleet.adopt([(keys.get(one.session_id), runtime, one) for runtime, one in found], left)
+
+
+class _Late:
+    """A call whose target is made after its user: the pool evicts through the fleet, which stands on the pool."""
+
+    def __init__(self) -> None:
+        self.target: Callable[[SessionRef], object] | None = None
+
+    async def __call__(self, key: SessionRef) -> None:
+        if self.target is not None:
+            await self.target(key)  # type: ignore[misc]
+
+
+class _Wirings:
+    """host.postmaster.Wirings over the routing snapshot."""
+
+    def __init__(self, routing: Routing) -> None:
+        self._routing = routing
+
+    def is_wired(self, agent_group_id: str, address: Address) -> bool:
+        snapshot = self._routing.snapshot
+        chat = snapshot.chats.get((address.channel_type, address.account_id, address.platform_id))
+        wirings = snapshot.wirings.get(chat.id, ()) if chat is not None else ()
+        return any(wiring.agent_group_id == agent_group_id for wiring in wirings)
+
+
+async def _open_database(
+    home: Home, environment: Mapping[str, str], clock: Clock, stack: contextlib.AsyncExitStack
+) -> tuple[CentralDatabase, Settings, str]:
+    url = url_for(home, environment)
+    if await asyncio.to_thread(migrate.pending, url):
+        await asyncio.to_thread(migrate.migrate, home, url)
+    database = CentralDatabase(url, clock)
+    stack.push_async_callback(database.close)
+    await database.start()
+    now = to_text(clock.now())
+    await database.run(lambda connection: session_folders.ensure_defaults(connection, home, now))
+    values = await database.run(stored_settings.every)
+    if "installation_id" not in values:
+        values["installation_id"] = new_id("i")
+        await database.run(
+            lambda connection: stored_settings.store(connection, "installation_id", values["installation_id"])
+        )
+    return database, Settings.from_sources(environment, values), values["installation_id"]
+
+
+def _intake(
+    home: Home, database: CentralDatabase, routing: Routing, clock: Clock, postmaster: Postmaster, delivery: Delivery
+) -> Intake:
+    async def put(routed: Routed) -> None:
+        session, group = routed.session, routed.agent_group
+
+        def provision() -> None:
+            session_folders.provision(home, session, group)
+
+        await postmaster.put(SessionRef(session.agent_group_id, session.id), [routed.message], provision)
+
+    async def fill() -> None:
+        delivery.add(await database.run(_open_outbox))
+
+    def filled() -> None:
+        asyncio.ensure_future(fill())  # noqa: RUF006  what is lost of it is taken up at the next start
+
+    return Intake(database, routing, clock, put, resolvers=load_resolvers(), outbox_filled=filled)
+
+
+def _open_outbox(connection: Connection) -> list[Item]:
+    return [item_of(row, None) for row in host_outbox.open_rows(connection)]
+
+
+async def _find_sandboxes(runtimes: Mapping[RuntimeName, Runtime], *, wait: bool) -> list[tuple[Runtime, Found]]:
+    """What earlier hosts left running. An engine that is away has nothing of ours that we could reach; it is asked with
+    patience only where a session was live."""
+    found = []
+    for runtime in runtimes.values():
+        try:
+            async with asyncio.timeout(FIND_SECONDS if wait else FIND_SECONDS / 5):
+                found += [(runtime, one) for one in await runtime.find_ours()]
+        except (RuntimeUnavailable, TimeoutError) as error:
+            log.info("no sandboxes to find", runtime=runtime.name, reason=str(error))
+    return found
+
+
+async def _end_orphans(runtimes: Mapping[RuntimeName, Runtime], fleet: Fleet) -> None:
+    """Ends sandboxes of ours that no session has (a start that was broken off)."""
+    for runtime, one in await _find_sandboxes(runtimes, wait=True):
+        if not fleet.knows(one.sandbox.id, one.session_id):
+            log.warning("a sandbox that nobody knows is ended", runtime=runtime.name, session=one.session_id)
+            await one.sandbox.stop(0.0)
+
+
+async def _for_ever(work: Callable[[], Awaitable[None]]) -> None:
+    """Runs a loop of the host; one that breaks is logged and begun again, because a host without it only looks healthy."""
+    while True:
+        try:
+            await work()
+        except Exception:
+            log.exception("a loop of the host broke and is begun again")
+        await asyncio.sleep(1.0)
+
+
+def _crash_environment(environment: Mapping[str, str]) -> Mapping[str, str]:
+    """Crash points of the runner, where a test names one."""
+    names = {"INNKEEPER_RUNNER_CRASH_AT": "INNKEEPER_CRASH_AT", "INNKEEPER_RUNNER_CRASH_DIR": "INNKEEPER_CRASH_DIR"}
+    return {inner: environment[outer] for outer, inner in names.items() if outer in environment}

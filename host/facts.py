@@ -1,0 +1,223 @@
+"""What the control socket tells and does: implements host.methods.HostFacts over the parts of the running host."""
+
+import asyncio
+import os
+from collections.abc import Awaitable, Callable, Mapping
+from typing import TYPE_CHECKING, TypeVar
+
+import structlog
+from sqlalchemy import Connection
+
+from host import sessions as session_folders
+from host import views
+from host.broker.keys import KeyStore
+from host.channels.base import Channel
+from host.channels.terminal import ACCOUNT_ID as TERMINAL_ACCOUNT
+from host.channels.terminal import CHANNEL_TYPE as TERMINAL_TYPE
+from host.channels.terminal import chat_of
+from host.db import settings as stored_settings
+from host.db import agent_groups
+from host.db.agent_groups import AgentGroup, AgentGroupRefused
+from host.db.engine import CentralDatabase, query_on, sqlite_path
+from host.db.snapshot import Routing
+from host.delivery import NOBODY, Delivery
+from host.failure import Code, Failure
+from host.fleet import Fleet
+from host.home import Home
+from host.images import Images
+from host.looking import Looker, look, look_offline, own_version
+from host.mailbox import Item, Mailbox, SessionRef
+from host.mailbox_pool import MailboxPool
+from host.postmaster import Postmaster
+from host.runtime.base import RuntimeUnavailable
+from host.runtime.image import BuildFailed
+from host.settings import CurrentSettings, Settings
+from host.views import Query
+from mailboxes.clock import Clock, to_text
+from mailboxes.rows import Address
+
+if TYPE_CHECKING:
+    from host.app import Stopping
+
+T = TypeVar("T")
+Row = dict[str, object]
+
+log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
+
+
+class Facts:
+    """See the module. Changes are logged with the OS user who asked."""
+
+    def __init__(
+        self,
+        home: Home,
+        environment: Mapping[str, str],
+        database: CentralDatabase,
+        routing: Routing,
+        fleet: Fleet,
+        delivery: Delivery,
+        postmaster: Postmaster,
+        pool: MailboxPool,
+        images: Images,
+        settings: CurrentSettings,
+        keys: KeyStore,
+        clock: Clock,
+        stopping: "Stopping",
+        channels: Mapping[tuple[str, str], Channel],
+    ) -> None:
+        self._home = home
+        self._environment = environment
+        self._database = database
+        self._routing = routing
+        self._fleet = fleet
+        self._delivery = delivery
+        self._postmaster = postmaster
+        self._pool = pool
+        self._images = images
+        self._settings = settings
+        self._keys = keys
+        self._clock = clock
+        self._stopping = stopping
+        self._channels = channels
+        self._since = to_text(clock.now())
+
+    async def status(self) -> Row:
+        """Local facts, at once, in the shape of `host.looking.stopped_status`."""
+        counts = await self._query(views.facts)
+        undelivered = await self._look("messages.list", {"undelivered": True})
+        live = self._fleet.live()
+        return {
+            "host": {
+                "state": "running",
+                "pid": os.getpid(),
+                "since": self._since,
+                "version": own_version(),
+                "home": str(self._home.root),
+            },
+            "problems": self._problems(),
+            "warnings": [],
+            "model": {"key": await self._keys.current() is not None},
+            "sandbox": {
+                "containers": self._images.state,
+                "live": len(live),
+                "busy": sum(1 for one in live.values() if one.busy),
+                "waiting": len(self._fleet.queued()),
+            },
+            "channels": [
+                {"channel": channel_type, "account": account, "healthy": health.healthy, "detail": health.detail}
+                for (channel_type, account), channel in self._channels.items()
+                for health in [channel.health()]
+            ],
+            "agents": counts.agents,
+            "sessions": dict(counts.sessions),
+            "messages": {
+                "arriving": counts.spooled,
+                "undelivered": len(undelivered) if isinstance(undelivered, list) else 0,
+            },
+        }
+
+    def _problems(self) -> list[Row]:
+        """What is wrong now, a sentence each and the next step."""
+        see = "See: host logs"
+        found: list[Row] = [
+            {"what": f"Session {key.session_id} does not run: {reason}", "next": see}
+            for key, reason in self._fleet.problems.items()
+        ]
+        found += [
+            {"what": f"What goes to {_name(address)} waits: {why}.", "next": see}
+            for address, why in self._delivery.waiting().items()
+            if why != NOBODY
+        ]
+        if self._images.problem:
+            found.append({"what": self._images.problem, "next": "Agents run as processes until then."})
+        return found
+
+    async def view(self, name: str, params: Mapping[str, object]) -> object:
+        """A read-only view."""
+        return await self._look(name, params)
+
+    async def add_agent(self, name: str, folder: str, actor: str) -> Row:
+        """Makes an agent with its folder from the template and its chat in the terminal."""
+        now = to_text(self._clock.now())
+        try:
+            group = await self._database.run(lambda c: add_agent(c, self._home, name, folder, now))
+        except AgentGroupRefused as refused:
+            raise Failure(Code.REFUSED, str(refused)) from None
+        await self._routing.refresh()
+        log.info("agent added", agent=group.id, actor=actor)
+        found = await self._query(lambda query: views.agent(query, group.id))
+        assert found is not None
+        return found
+
+    async def retry_message(self, message_id: str, actor: str) -> Row:
+        """Gives a failed message, or an undelivered one, another chance."""
+        row = await self._look("messages.show", {"id": message_id})
+        if not isinstance(row, dict):
+            raise Failure(Code.NOT_FOUND, f"There is no message {message_id}.", "See: host messages list")
+        key = SessionRef(str(row["agent_group_id"]), str(row["session"]))
+        full_id = str(row["id"])
+
+        def retry(mailbox: Mailbox) -> tuple[bool, Item | None]:
+            return mailbox.retry_message(full_id), mailbox.retry_delivery(full_id)
+
+        again, item = await self._pool.call(key, retry)
+        if item is not None:
+            self._delivery.add([item])
+        elif again:
+            self._fleet.notify(key)
+        else:
+            raise Failure(Code.REFUSED, f"Message {full_id} has not failed, so there is nothing to try again.")
+        log.info("message tried again", message=full_id, actor=actor)
+        found = await self._look("messages.show", {"id": full_id})
+        assert isinstance(found, dict)
+        return found
+
+    async def set_setting(self, name: str, value: str | None, actor: str) -> None:
+        """Stores a setting, or with None takes it back to its default; in force at the next start of a sandbox."""
+
+        def change(connection: Connection) -> dict[str, str]:
+            if value is None:
+                stored_settings.unset(connection, name)
+            else:
+                stored_settings.store(connection, name, value)
+            return stored_settings.every(connection)
+
+        stored = await self._database.run(change)
+        self._settings.value = Settings.from_sources(self._environment, stored)
+        log.info("setting changed", setting=name, actor=actor)
+
+    async def build_image(self, progress: Callable[[object], Awaitable[None]]) -> Row:
+        """Builds today's image."""
+        try:
+            tag, built = await self._images.make_ready(progress)
+        except (BuildFailed, RuntimeUnavailable) as failed:
+            raise Failure(Code.FAILED, str(failed)) from None
+        return {"tag": tag, "built": built}
+
+    def request_stop(self, *, restart: bool) -> None:
+        """Begins an orderly stop."""
+        self._stopping.request(restart)
+
+    async def _look(self, name: str, params: Mapping[str, object]) -> object:
+        """A view. It may read every mailbox, so with SQLite it runs in a thread of its own and not in the database's."""
+        if sqlite_path(self._database.url) is not None:
+            return await asyncio.to_thread(look_offline, name, params, self._home, self._environment)
+        return await self._query(lambda query: look(name, params, Looker(query, self._home, self._environment)))
+
+    async def _query(self, look: Callable[[Query], T]) -> T:
+        return await self._database.run(lambda connection: look(query_on(connection)))
+
+
+def add_agent(connection: Connection, home: Home, name: str, folder: str, now: str) -> AgentGroup:
+    """A new agent with its folder, which answers in a terminal chat of its own. Raises AgentGroupRefused."""
+    if any(folder == known.folder for known in agent_groups.every(connection)):
+        raise AgentGroupRefused(f"There is an agent in the folder {folder} already. Choose another name.")
+    group = session_folders.add_agent_group(connection, home, name, folder, now)
+    address = Address(TERMINAL_TYPE, TERMINAL_ACCOUNT, chat_of(folder))
+    chat = session_folders.add_chat(connection, address, now, name=f"terminal, {name}")
+    session_folders.wire(connection, chat, group, now)
+    return group
+
+
+def _name(address: Address) -> str:
+    return f"{address.platform_id} on {address.channel_type}"

@@ -1,0 +1,155 @@
+"""What the fleet stands on: a session's folders, its settings and its way out, made ready at each wake."""
+
+import asyncio
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import structlog
+from sqlalchemy import Connection
+
+from host import sessions as session_folders
+from host import untrusted
+from host.broker.keys import KeyStore
+from host.broker.server import Broker, Door
+from host.db import agent_groups, sessions
+from host.db.agent_groups import AgentGroup, AgentGroupRefused
+from host.db.engine import CentralDatabase
+from host.db.sessions import ContainerStatus, Session
+from host.fleet import Prepared
+from host.home import Home
+from host.mailbox import SessionRef
+from host.postmaster import COUNTER
+from host.runtime.base import Limits, Runtime, RuntimeName, SandboxRefused, SandboxSpec
+from host.settings import CurrentSettings
+from mailboxes.clock import Clock
+from mailboxes.layout import BROKER_SOCKET
+
+MODEL_PROVIDER = "claude"
+NO_MODEL_PROVIDER = "rehearsal"
+"""What answers where no provider is set: the model once there is a key, else the deterministic stand-in."""
+
+log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
+
+
+class Ground:
+    """Implements host.fleet.Ground. `extra_environment` is for crash tests alone."""
+
+    def __init__(
+        self,
+        home: Home,
+        database: CentralDatabase,
+        keys: KeyStore,
+        broker: Broker,
+        runtimes: Mapping[RuntimeName, Runtime],
+        settings: CurrentSettings,
+        clock: Clock,
+        extra_environment: Mapping[str, str],
+    ) -> None:
+        self._home = home
+        self._database = database
+        self._keys = keys
+        self._broker = broker
+        self._runtimes = runtimes
+        self._settings = settings
+        self._clock = clock
+        self._extra_environment = extra_environment
+        self.image_ready = False
+
+    def preferred(self) -> RuntimeName:
+        """The runtime that a session would be started in now: containers once there is an image, processes until then."""
+        chosen = self._settings.value.runtime
+        if chosen == "auto":
+            return RuntimeName.DOCKER if self.image_ready else RuntimeName.PROCESS
+        return RuntimeName(chosen)
+
+    async def prepare(self, key: SessionRef) -> Prepared:
+        """Makes a session's folders whole and says how to start it. Raises SandboxRefused."""
+        session, group = await self._rows(key)
+        settings = self._settings.value
+        default = settings.provider or (MODEL_PROVIDER if await self._keys.current() else NO_MODEL_PROVIDER)
+        environment = {
+            "AGENT_PROVIDER": sessions.provider_of(session, group, default),
+            "MODEL_ID": group.model or settings.model,
+            "TZ": str(settings.zone),
+            "ASSISTANT_NAME": group.name,
+            **self._extra_environment,
+        }
+        limits = Limits(int(settings.memory_mib) * 1024**2, settings.cpus, int(settings.processes))
+        try:
+            spec, counter = await asyncio.to_thread(self._prepare_folders, session, group, environment, limits)
+        except (AgentGroupRefused, session_folders.IdRefused, OSError) as error:
+            raise SandboxRefused(str(error)) from error
+        return Prepared(self._runtimes[self.preferred()], spec, counter)
+
+    async def _rows(self, key: SessionRef) -> tuple[Session, AgentGroup]:
+        def rows(connection: Connection) -> tuple[Session | None, AgentGroup | None]:
+            return sessions.get(connection, key.session_id), agent_groups.get(connection, key.agent_group_id)
+
+        session, group = await self._database.run(rows)
+        if session is None or group is None:
+            raise SandboxRefused(f"Session {key.session_id} is not in the database any more.")
+        return session, group
+
+    def _prepare_folders(
+        self, session: Session, group: AgentGroup, environment: Mapping[str, str], limits: Limits
+    ) -> tuple[SandboxSpec, bytes]:
+        agent = session_folders.provision_group(self._home, group)
+        folder = session_folders.provision(self._home, session, group)
+        owner = session_folders.owner_of(group)
+        run = self._run_folder(session.id, owner.gid)
+        uid, gid = (os.geteuid(), os.getegid()) if owner.uid is None or owner.gid is None else (owner.uid, owner.gid)
+        spec = SandboxSpec(
+            session_id=session.id,
+            agent_group_id=group.id,
+            inbound=folder / "inbound",
+            outbound=folder / "outbound",
+            state=folder / "state",
+            run=run,
+            agent=agent,
+            home=agent / session_folders.AGENT_HOME,
+            uid=uid,
+            gid=gid,
+            environment=environment,
+            limits=limits,
+        )
+        return spec, self._counter_of(folder, owner)
+
+    def _run_folder(self, session_id: str, gid: int | None) -> Path:
+        run = self._home.run_folder(session_id)
+        run.mkdir(mode=0o700, exist_ok=True)
+        if gid is not None:
+            os.chown(run, -1, gid, follow_symlinks=False)
+            run.chmod(0o750)
+        return run
+
+    def _counter_of(self, folder: Path, owner: session_folders.Owner) -> bytes:
+        """outbound.db's change counter before the runner starts; a file that cannot be one is set aside first."""
+        try:
+            return untrusted.read_outbound(folder / "outbound")[COUNTER]
+        except (untrusted.JournalActive, untrusted.TornSnapshot):
+            return b""
+        except untrusted.BadFile as error:
+            log.error(
+                "an outbound mailbox was bad before the start and is set aside", session=folder.name, reason=str(error)
+            )  # noqa: TRY400
+            untrusted.set_aside_outbound(folder, f"{self._clock.now():%Y%m%dT%H%M%S}")
+            untrusted.provision_outbound(folder, owner.uid, owner.gid)
+            return b""
+
+    async def open_door(self, key: SessionRef, spec: SandboxSpec) -> Door:
+        """Opens the session's broker socket."""
+        shared = os.geteuid() == 0
+        return await self._broker.open(
+            key.session_id, spec.run / BROKER_SOCKET, 0o660 if shared else 0o600, spec.gid if shared else None
+        )
+
+    async def set_status(self, statuses: Sequence[tuple[SessionRef, ContainerStatus]]) -> None:
+        """Writes sessions.container_status."""
+
+        def write(connection: Connection) -> None:
+            for key, status in statuses:
+                sessions.set_container_status(connection, key.session_id, status)
+
+        if statuses:
+            await self._database.run(write)

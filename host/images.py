@@ -1,0 +1,91 @@
+"""The agent image: built in the background when it is missing, so that nobody waits for it."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Protocol, TypeAlias
+
+import structlog
+
+from host.runtime.base import Runtime, RuntimeName
+from host.runtime.image import BuildFailed, build, image_exists, image_tag, prune_images
+
+RETRY_SECONDS = 300.0
+"""An engine that is away, or a build that failed, is tried again so much later."""
+
+log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
+
+
+Progress: TypeAlias = Callable[[object], Awaitable[None]]
+
+
+class Moves(Protocol):
+    """Where it is noted that containers can be used."""
+
+    image_ready: bool
+
+
+class Images:
+    """`state` is what a person reads of it; `problem` the sentence with the fix, "" where all is well."""
+
+    def __init__(self, runtime: Runtime, moves: Moves, chosen: str) -> None:
+        self._runtime = runtime
+        self._moves = moves
+        self._wanted = chosen in ("auto", RuntimeName.DOCKER)
+        self._building = asyncio.Lock()
+        self.state = "not looked at yet"
+        self.problem = ""
+
+    async def run(self) -> None:
+        """Keeps trying until containers can be used; returns never."""
+        while self._wanted and not self._moves.image_ready:
+            await self._try()
+            if not self._moves.image_ready:
+                await asyncio.sleep(RETRY_SECONDS)
+        await asyncio.Event().wait()
+
+    async def _try(self) -> None:
+        self.state = "looking at the engine"
+        probe = await self._runtime.probe()
+        if not probe.usable:
+            self.state, self.problem = "no engine", " ".join(probe.problems)
+            log.info("containers cannot be used", reason=self.problem)
+            return
+        try:
+            await self.make_ready(_to_log)
+        except BuildFailed as failed:
+            self.state, self.problem = "the build failed", str(failed)
+            log.error("the agent image could not be built", reason=self.problem)  # noqa: TRY400
+            return
+        self.problem = " ".join(probe.problems)
+
+    async def make_ready(self, progress: Progress) -> tuple[str, bool]:
+        """Builds today's image where it is missing; its tag, and whether it was built now. Raises BuildFailed,
+        RuntimeUnavailable."""
+        async with self._building:
+            tag = image_tag()
+            built = not await asyncio.to_thread(image_exists, tag)
+            if built:
+                self.state = "building the image"
+                await asyncio.to_thread(build, _from_thread(progress))
+            self.state, self.problem = "ready", ""
+            self._moves.image_ready = True
+            if built:
+                await asyncio.to_thread(prune_images, tag)
+            return tag, built
+
+
+def _from_thread(progress: Progress) -> Callable[[str], None]:
+    loop = asyncio.get_running_loop()
+
+    def told(line: str) -> None:
+        asyncio.run_coroutine_threadsafe(_tell(progress, line), loop)
+
+    return told
+
+
+async def _tell(progress: Progress, line: str) -> None:
+    await progress(line)
+
+
+async def _to_log(line: object) -> None:
+    log.debug("building the image", line=line)

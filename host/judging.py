@@ -1,0 +1,143 @@
+"""What becomes of messages whose turn ended without an answer: pure decisions over plain values."""
+
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+
+from mailboxes import clock
+from mailboxes.ids import derived_id
+from mailboxes.rows import InStatus, Kind, MessageIn
+
+RETRY_SECONDS = (5, 10, 20, 40)
+"""Back-off before attempts 2 to 5 (ledger R153); the fifth failure is the last."""
+
+_SENT_TEXT = 2000
+"""Characters of one sent text that a continuation repeats to the agent."""
+
+
+@dataclass(frozen=True, slots=True)
+class Spoken:
+    """One row that a turn had already said."""
+
+    seq: int | None
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Interrupted:
+    """The messages of one turn that ended early. `counted` is False when the host itself stopped the runner."""
+
+    turn_id: str
+    rows: tuple[MessageIn, ...]
+    reason: str
+    spoken: tuple[Spoken, ...] = ()
+    counted: bool = True
+    retryable: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Update:
+    """A change of one row of messages_in."""
+
+    message_id: str
+    status: InStatus
+    tries: int
+    process_after: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What to write, in one transaction: changes of rows, at most one continuation, and the notice for the user if any."""
+
+    updates: tuple[Update, ...]
+    continuation: MessageIn | None = None
+    notice: str | None = None
+
+
+def retry_delay(tries: int) -> float | None:
+    """Seconds until the next attempt after `tries` failed ones (1 or more); None when there is none."""
+    return RETRY_SECONDS[tries - 1] if tries <= len(RETRY_SECONDS) else None
+
+
+def judge(turn: Interrupted, now: datetime) -> Verdict:
+    """Decides on one interrupted turn.
+
+    Output-sent protection: a turn that has said anything is not run again; one system row that inherits the tries carries
+    on from there. Stops made by the host are no try.
+    """
+    if not turn.rows:
+        return Verdict(())
+    tries = max(row.tries for row in turn.rows) + (1 if turn.counted else 0)
+    delay = 0.0 if not turn.counted else retry_delay(tries)
+    if turn.counted and (delay is None or not turn.retryable):
+        failed = tuple(Update(row.id, InStatus.FAILED, row.tries + 1, row.process_after) for row in turn.rows)
+        return Verdict(failed, notice=_notice(turn))
+    after = clock.later(now, delay) if delay else None
+    if turn.spoken:
+        done = tuple(Update(row.id, InStatus.COMPLETED, row.tries, row.process_after) for row in turn.rows)
+        return Verdict(done, continuation=_continuation(turn, tries, after, now))
+    if not turn.counted:
+        return Verdict(tuple(Update(row.id, InStatus.PENDING, row.tries, row.process_after) for row in turn.rows))
+    again = []
+    for row in turn.rows:
+        delay = retry_delay(row.tries + 1)
+        again.append(Update(row.id, InStatus.PENDING, row.tries + 1, clock.later(now, delay or 0)))
+    return Verdict(tuple(again))
+
+
+def _notice(turn: Interrupted) -> str:
+    reason = turn.reason.rstrip()
+    if not turn.retryable:
+        return reason
+    return (
+        f"I could not answer: {reason} I tried {len(RETRY_SECONDS) + 1} times; send the message again to try once more."
+    )
+
+
+def _continuation(turn: Interrupted, tries: int, after: str | None, now: datetime) -> MessageIn:
+    message_ids: list[str] = []
+    sent: list[dict[str, object]] = []
+    for row in turn.rows:
+        earlier = continued(row)
+        message_ids += earlier[0] if earlier else [row.id]
+        sent += earlier[1] if earlier else []
+    sent += [{"seq": spoken.seq, "text": spoken.text[:_SENT_TEXT]} for spoken in turn.spoken]
+    result = {"turn_id": turn.turn_id, "message_ids": message_ids, "sent": sent}
+    last = turn.rows[-1]
+    return replace(
+        last,
+        id=derived_id(f"{turn.turn_id} {last.id}", "continuation"),
+        kind=Kind.SYSTEM,
+        timestamp=clock.to_text(now),
+        content=json.dumps({"action": "continue_turn", "status": "interrupted", "result": result}, ensure_ascii=False),
+        status=InStatus.PENDING,
+        status_changed=None,
+        process_after=after,
+        recurrence=None,
+        tries=tries,
+        seq=0,
+        trigger=True,
+        on_wake=False,
+    )
+
+
+def continued(row: MessageIn) -> tuple[list[str], list[dict[str, object]]] | None:
+    """The original message ids and sent texts that a continuation row carries; None for any other row."""
+    if row.kind != Kind.SYSTEM:
+        return None
+    content = json.loads(row.content)
+    if content.get("action") != "continue_turn":
+        return None
+    result = content["result"]
+    return list(result["message_ids"]), list(result["sent"])
+
+
+def by_turn(rows: Sequence[MessageIn], turn_of: Iterable[tuple[str, str]]) -> dict[str, list[MessageIn]]:
+    """Groups rows, in order of seq, by the turn that claimed them; `turn_of` holds (message id, turn id)."""
+    turns = dict(turn_of)
+    grouped: dict[str, list[MessageIn]] = {}
+    for row in sorted(rows, key=lambda row: row.seq):
+        if row.id in turns:
+            grouped.setdefault(turns[row.id], []).append(row)
+    return grouped

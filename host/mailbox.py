@@ -1,0 +1,624 @@
+"""The host's side of one session's mailbox: the only writer of its inbound.db.
+
+Every call blocks and runs in a worker thread, one at a time per mailbox (`host.mailboxes` sees to that). Each does its work
+in one transaction, so that a kill between two statements never shows.
+"""
+
+import json
+import sqlite3
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from host.judging import Interrupted, Spoken, Verdict, judge
+from host.reader import BadRow, Snapshot
+from mailboxes import clock, schema
+from mailboxes.crash import crash_at
+from mailboxes.ids import derived_id
+from mailboxes.layout import INBOUND_DB
+from mailboxes.rows import Address, Claim, ClaimState, DeliveryState, InStatus, Kind, MessageIn, MessageOut, RunnerState
+
+_IN_COLUMNS = (
+    "id, kind, timestamp, status, status_changed, process_after, recurrence, tries, platform_id, channel_type, account_id, "
+    "thread_id, content, seq, series_id, slot, trigger, on_wake, source_session, principal"
+)
+_OPEN = (InStatus.PENDING, InStatus.PROCESSING)
+
+
+class InboundHeld(Exception):
+    """The sandbox holds a lock on inbound.db past the busy time: it has to go before the write can be done."""
+
+
+@dataclass(frozen=True, slots=True)
+class SessionRef:
+    """What finds a session and its folder."""
+
+    agent_group_id: str
+    session_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """One thing to deliver. `reserved`: its intent is committed and its address is this item's already."""
+
+    id: str
+    address: Address
+    kind: str
+    content: str
+    session: SessionRef | None
+    state: str = DeliveryState.QUEUED
+    attempts: int = 0
+    chunks_done: int = 0
+    platform_ids: tuple[str, ...] = ()
+    unknown_count: int = 0
+    due: str | None = None
+    in_reply_to: str | None = None
+    reserved: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """What delivery records about an item. `durable` False commits without waiting for the disk."""
+
+    state: DeliveryState
+    attempts: int
+    chunks_done: int
+    platform_ids: tuple[str, ...]
+    unknown_count: int = 0
+    next_attempt_at: str | None = None
+    last_error: str | None = None
+    durable: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Action:
+    """A system action that the agent asked for; it is open until its answer is written."""
+
+    id: str
+    name: str
+    payload: dict[str, object]
+    in_reply_to: str | None
+
+
+Refusal = Callable[[MessageOut], str | None]
+"""Why a row may not be sent where it says (a sentence for the agent); None when it may."""
+
+
+@dataclass(slots=True)
+class TakeOver:
+    """What one reading of a mailbox brought."""
+
+    items: list[Item] = field(default_factory=list)
+    actions: list[Action] = field(default_factory=list)
+    finished: list[tuple[str, bool]] = field(default_factory=list)
+    """(message id, completed rather than failed), in order."""
+    state: RunnerState | None = None
+    bad_rows: tuple[BadRow, ...] = ()
+    written_in: bool = False
+    """New rows were put into messages_in: the runner wants a ring."""
+    more: bool = False
+    reserved: list[Address] = field(default_factory=list)
+
+
+class Mailbox:
+    """One session's mailbox as the host writes it."""
+
+    def __init__(self, key: SessionRef, folder: Path, now: Callable[[], datetime]) -> None:
+        self.key = key
+        self._path = folder / "inbound" / INBOUND_DB
+        self._now = now
+        self._connection: sqlite3.Connection | None = None
+        self._floor = 0
+
+    # -- connection
+
+    @property
+    def _db(self) -> sqlite3.Connection:
+        if self._connection is None:
+            self._connection = self._connect()
+        return self._connection
+
+    def _connect(self) -> sqlite3.Connection:
+        connection = schema.open_inbound(self._path)
+        self._floor = connection.execute("SELECT max(seq) FROM deliveries").fetchone()[0] or 0
+        return connection
+
+    def exists(self) -> bool:
+        """Whether the file is there."""
+        return self._connection is not None or self._path.exists()
+
+    def close(self) -> None:
+        """Lets go of the file."""
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+    @property
+    def floor(self) -> int:
+        """The highest seq of messages_out that was looked at: reading starts behind it."""
+        if self._connection is None:
+            self._connection = self._connect()
+        return self._floor
+
+    def _stamp(self) -> str:
+        return clock.to_text(self._now())
+
+    def _write(self, work: Callable[[sqlite3.Connection], None], *, durable: bool = True) -> None:
+        """One transaction. Raises InboundHeld where the lock is not to be had in time."""
+        db = self._db
+        try:
+            if not durable:
+                db.execute("PRAGMA synchronous=NORMAL")
+            with schema.transaction(db):
+                work(db)
+        except sqlite3.OperationalError as error:
+            if error.sqlite_errorcode & 0xFF == sqlite3.SQLITE_BUSY:
+                raise InboundHeld(str(error)) from error
+            raise
+        finally:
+            if not durable:
+                db.execute("PRAGMA synchronous=FULL")
+
+    # -- what comes in
+
+    def put(self, rows: Sequence[MessageIn]) -> int:
+        """Writes rows in order and gives each the next even seq; a row whose id is known is left as it is. Returns how
+        many were new."""
+        added = 0
+
+        def work(db: sqlite3.Connection) -> None:
+            nonlocal added
+            added = self._insert(db, rows)
+
+        self._write(work)
+        return added
+
+    def _insert(self, db: sqlite3.Connection, rows: Iterable[MessageIn]) -> int:
+        added = 0
+        seq = db.execute("SELECT max(seq) FROM messages_in").fetchone()[0] or 0
+        for row in rows:
+            address = row.address
+            values = (
+                row.id, row.kind, row.timestamp, row.status, row.status_changed or self._stamp(), row.process_after,
+                row.recurrence, row.tries,
+                address and address.platform_id, address and address.channel_type, address and address.account_id,
+                address and address.thread_id,
+                row.content, seq + 2, row.series_id, row.slot, int(row.trigger), int(row.on_wake), row.source_session,
+                row.principal,
+            )  # fmt: skip
+            marks = ",".join("?" * len(values))
+            cursor = db.execute(f"INSERT OR IGNORE INTO messages_in ({_IN_COLUMNS}) VALUES ({marks})", values)
+            if cursor.rowcount:
+                seq += 2
+                added += 1
+        return added
+
+    def retry_message(self, message_id: str) -> bool:
+        """Gives a failed message one more attempt. False where it is not a failed one."""
+        changed = 0
+
+        def work(db: sqlite3.Connection) -> None:
+            nonlocal changed
+            changed = db.execute(
+                "UPDATE messages_in SET status='pending', status_changed=?, process_after=NULL WHERE id=? AND status='failed'",
+                (self._stamp(), message_id),
+            ).rowcount
+
+        self._write(work)
+        return changed > 0
+
+    # -- what goes out
+
+    def take_over(
+        self,
+        snapshot: Snapshot,
+        *,
+        refusal: Refusal,
+        reserve: Callable[[Address], bool],
+        counted: bool,
+        ended: str | None = None,
+    ) -> TakeOver:
+        """Makes the rows of a snapshot the host's, follows the claims, and judges what was released.
+
+        `counted` False: the host is stopping the runner, so nothing is a try. `ended`: the runner is gone, with this
+        reason, so claims in processing are judged too. Everything commits at once or not at all.
+        """
+        taken = TakeOver(state=snapshot.state, bad_rows=snapshot.bad_rows, more=snapshot.more)
+        rows = self._new_rows(snapshot.rows, taken)
+        claims = self._open_claims(snapshot.claims, ended=ended is not None)
+        seen = max(self.floor, snapshot.highest_seq or 0)
+        if not rows and not claims:
+            self._floor = seen
+            return taken
+
+        def work(db: sqlite3.Connection) -> None:
+            for row in rows:
+                self._take_row(db, row, refusal, reserve, taken)
+            self._follow(db, claims, counted=counted, ended=ended, taken=taken)
+
+        crash_at("before_take_over")
+        self._write(work)
+        self._floor = seen
+        crash_at("after_take_over")
+        return taken
+
+    def _new_rows(self, rows: Sequence[MessageOut], taken: TakeOver) -> list[MessageOut]:
+        new = []
+        for row in rows:
+            known = self._db.execute("SELECT id FROM deliveries WHERE id=? OR seq=?", (row.id, row.seq)).fetchone()
+            if known is None:
+                new.append(row)
+            elif known["id"] != row.id:
+                taken.bad_rows += (
+                    BadRow("messages_out", row.id, row.seq, f"its seq was used before, by {known['id']}"),
+                )
+        return new
+
+    def _take_row(
+        self,
+        db: sqlite3.Connection,
+        row: MessageOut,
+        refusal: Refusal,
+        reserve: Callable[[Address], bool],
+        taken: TakeOver,
+    ) -> None:
+        state, error = DeliveryState.QUEUED, None
+        if row.kind == Kind.SYSTEM:
+            taken.actions.append(_action(row.id, row.in_reply_to, row.content))
+        elif error := refusal(row):
+            state = DeliveryState.FAILED
+            self._tell_agent(db, row, error, taken)
+        elif row.address is None:
+            state = (
+                DeliveryState.SENT
+            )  # the result of a task that nobody is told about: kept, and read with `messages show`
+        elif (row.deliver_after is None or row.deliver_after <= self._stamp()) and reserve(row.address):
+            state = DeliveryState.SENDING
+            taken.reserved.append(row.address)
+        self._insert_delivery(db, row, state, error)
+        if row.kind != Kind.SYSTEM and row.address and state in (DeliveryState.QUEUED, DeliveryState.SENDING):
+            taken.items.append(
+                Item(
+                    row.id, row.address, row.kind, row.content, self.key, state, due=row.deliver_after,
+                    in_reply_to=row.in_reply_to, reserved=state == DeliveryState.SENDING,
+                )
+            )  # fmt: skip
+
+    def _insert_delivery(
+        self, db: sqlite3.Connection, row: MessageOut, state: DeliveryState, error: str | None
+    ) -> None:
+        address = row.address
+        db.execute(
+            "INSERT INTO deliveries (id, seq, turn_id, in_reply_to, kind, timestamp, channel_type, account_id, platform_id, "
+            "thread_id, content, deliver_after, recurrence, state, state_changed, last_error) "
+            "VALUES (?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?)",
+            (
+                row.id, row.seq or None, row.turn_id, row.in_reply_to, row.kind, row.timestamp,
+                address and address.channel_type, address and address.account_id, address and address.platform_id,
+                address and address.thread_id, row.content, row.deliver_after, row.recurrence, state, self._stamp(), error,
+            ),
+        )  # fmt: skip
+
+    def _tell_agent(self, db: sqlite3.Connection, row: MessageOut, error: str, taken: TakeOver) -> None:
+        """The agent hears in its next turn that a row was not delivered: a row that wakes nobody."""
+        result = {"delivery_id": row.id, "turn_id": row.turn_id, "in_reply_to": row.in_reply_to, "error": error}
+        heard = self._host_row(db, row.id, "delivery-failed", row.in_reply_to, trigger=False)
+        content = _system("delivery_failed", "error", result)
+        taken.written_in = self._insert(db, [replace(heard, content=content)]) > 0 or taken.written_in
+
+    def _host_row(
+        self, db: sqlite3.Connection, cause: str, purpose: str, in_reply_to: str | None, *, trigger: bool
+    ) -> MessageIn:
+        """A system row of the host's own. Its address is that of a message which really came in (the one replied to, else
+        the last): an address that only the container names must never become an origin."""
+        found = db.execute(
+            f"SELECT {_IN_COLUMNS} FROM messages_in WHERE platform_id IS NOT NULL ORDER BY id=? DESC, seq DESC LIMIT 1",
+            (in_reply_to,),
+        ).fetchone()
+        address = _message_in(found).address if found else None
+        return MessageIn(
+            derived_id(cause, purpose), Kind.SYSTEM, self._stamp(), "{}", address, trigger=trigger,
+            source_session=self.key.session_id, principal=found["principal"] if found else None,
+        )  # fmt: skip
+
+    def open_actions(self) -> list[Action]:
+        """The actions that have no answer yet, in order."""
+        rows = self._db.execute(
+            "SELECT id, in_reply_to, content FROM deliveries WHERE kind='system' AND state='queued' ORDER BY rowid"
+        )
+        return [_action(row["id"], row["in_reply_to"], row["content"]) for row in rows]
+
+    def answer_action(self, action: Action, status: str, result: object) -> None:
+        """Closes an action and writes its answer for the agent, in one commit: an action is answered once."""
+
+        def work(db: sqlite3.Connection) -> None:
+            row = self._host_row(db, action.id, "result", action.in_reply_to, trigger=True)
+            self._insert(db, [replace(row, content=_system(action.name, status, result))])
+            db.execute("UPDATE deliveries SET state='sent', state_changed=? WHERE id=?", (self._stamp(), action.id))
+
+        self._write(work)
+
+    # -- claims
+
+    def _open_claims(self, claims: Sequence[Claim], *, ended: bool) -> list[tuple[MessageIn, Claim]]:
+        """The claims that say something new about a row that is open, with the row."""
+        if not claims and not ended:
+            return []
+        rows = self.open_rows()
+        news = []
+        for claim in claims:
+            row = rows.get(claim.message_id)
+            if row is None or claim.attempt != row.tries:
+                continue
+            if claim.state == ClaimState.PROCESSING and row.status == InStatus.PROCESSING and not ended:
+                continue
+            news.append((row, claim))
+        if ended:
+            claimed = {row.id for row, _ in news}
+            news += [
+                (row, Claim(row.id, row.tries, f"lost {row.id} {row.tries}", ClaimState.PROCESSING))
+                for row in rows.values()
+                if row.status == InStatus.PROCESSING and row.id not in claimed
+            ]
+        return news
+
+    def open_rows(self) -> dict[str, MessageIn]:
+        """Every row that is pending or processing, by id, in order of seq."""
+        found = self._db.execute(
+            f"SELECT {_IN_COLUMNS} FROM messages_in WHERE status IN ('pending', 'processing') ORDER BY seq"
+        )
+        return {row["id"]: _message_in(row) for row in found}
+
+    def _follow(
+        self,
+        db: sqlite3.Connection,
+        news: Sequence[tuple[MessageIn, Claim]],
+        *,
+        counted: bool,
+        ended: str | None,
+        taken: TakeOver,
+    ) -> None:
+        interrupted: dict[str, list[tuple[MessageIn, Claim]]] = {}
+        for row, claim in news:
+            if claim.state == ClaimState.COMPLETED:
+                self._set(db, row.id, InStatus.COMPLETED, row.tries, row.process_after)
+                taken.finished.append((row.id, True))
+            elif claim.state == ClaimState.PROCESSING and ended is None:
+                self._set(db, row.id, InStatus.PROCESSING, row.tries, row.process_after)
+            else:
+                interrupted.setdefault(claim.turn_id, []).append((row, claim))
+        for turn_id, pairs in interrupted.items():
+            released = next((claim for _, claim in pairs if claim.state == ClaimState.RELEASED), None)
+            turn = Interrupted(
+                turn_id,
+                tuple(row for row, _ in pairs),
+                (released.reason if released else ended) or "the turn ended without an answer.",
+                self._spoken(db, turn_id),
+                counted=counted,
+                retryable=released is None or released.retryable,
+            )
+            self._carry_out(db, turn, judge(turn, self._now()), taken)
+
+    def _spoken(self, db: sqlite3.Connection, turn_id: str) -> tuple[Spoken, ...]:
+        rows = db.execute("SELECT seq, kind, content FROM deliveries WHERE turn_id=? ORDER BY seq", (turn_id,))
+        return tuple(Spoken(row["seq"], text_of(row["kind"], row["content"])) for row in rows)
+
+    def _carry_out(self, db: sqlite3.Connection, turn: Interrupted, verdict: Verdict, taken: TakeOver) -> None:
+        for update in verdict.updates:
+            self._set(db, update.message_id, update.status, update.tries, update.process_after)
+            if update.status == InStatus.FAILED:
+                taken.finished.append((update.message_id, False))
+        if verdict.continuation is not None:
+            taken.written_in = self._insert(db, [verdict.continuation]) > 0 or taken.written_in
+            taken.finished += [(update.message_id, True) for update in verdict.updates]
+        addressed = [row for row in turn.rows if row.address is not None]
+        if verdict.notice is not None and addressed:
+            item = self._notice(db, addressed[-1], turn.turn_id, verdict.notice)
+            if item is not None:
+                taken.items.append(item)
+
+    def _notice(self, db: sqlite3.Connection, row: MessageIn, cause: str, text: str) -> Item | None:
+        """A host's own word to the chat of a row, once per cause. None when it was said before."""
+        assert row.address is not None
+        notice_id = derived_id(f"{cause} {row.id}", "notice")
+        if db.execute("SELECT 1 FROM deliveries WHERE id=?", (notice_id,)).fetchone():
+            return None
+        content = json.dumps({"text": text, "notice": True}, ensure_ascii=False)
+        out = MessageOut(notice_id, 0, None, row.id, self._stamp(), Kind.CHAT, content, row.address)
+        self._insert_delivery(db, out, DeliveryState.QUEUED, None)
+        return Item(notice_id, row.address, Kind.CHAT, content, self.key, in_reply_to=row.id)
+
+    def _set(self, db: sqlite3.Connection, message_id: str, status: InStatus, tries: int, after: str | None) -> None:
+        db.execute(
+            "UPDATE messages_in SET status=?, status_changed=?, tries=?, process_after=? WHERE id=?",
+            (status, self._stamp(), tries, after, message_id),
+        )
+
+    # -- when a runner never claimed anything
+
+    def fail_start(self, reason: str, *, retryable: bool = True) -> TakeOver:
+        """A sandbox ended by itself before it claimed a message: the due rows count a try, so that a runner which cannot
+        work does not start for ever."""
+        due = [row for row in self.open_rows().values() if row.trigger and self._is_due(row)]
+        taken = TakeOver()
+
+        def work(db: sqlite3.Connection) -> None:
+            for row in due:
+                turn = Interrupted(f"start {row.id}", (row,), reason, retryable=retryable)
+                self._carry_out(db, turn, judge(turn, self._now()), taken)
+
+        if due:
+            self._write(work)
+        return taken
+
+    def notice(self, cause: str, text: str) -> Item | None:
+        """Tells the chat of the oldest open row something, once per cause."""
+        row = next((row for row in self.open_rows().values() if row.address is not None), None)
+        if row is None:
+            return None
+        item: Item | None = None
+
+        def work(db: sqlite3.Connection) -> None:
+            nonlocal item
+            item = self._notice(db, row, cause, text)
+
+        self._write(work)
+        return item
+
+    # -- delivery's record
+
+    def open_items(self) -> list[Item]:
+        """What is not delivered yet, in order; what was being sent when the host died is of unknown outcome now."""
+
+        def work(db: sqlite3.Connection) -> None:
+            db.execute(
+                "UPDATE deliveries SET state='unknown', unknown_count=unknown_count+1, state_changed=? WHERE state='sending'",
+                (self._stamp(),),
+            )
+
+        if self._db.execute("SELECT 1 FROM deliveries WHERE state='sending'").fetchone():
+            self._write(work)
+        rows = self._db.execute(
+            "SELECT * FROM deliveries WHERE state IN ('queued', 'unknown') AND kind <> 'system' "
+            "AND platform_id IS NOT NULL ORDER BY rowid"
+        ).fetchall()
+        return [item_of(row, self.key) for row in rows]
+
+    def record(self, item_id: str, change: Change) -> None:
+        """Records how far an item has come."""
+        self._write(
+            lambda db: _none(
+                db.execute(
+                    "UPDATE deliveries SET state=?, state_changed=?, attempts=?, chunks_done=?, platform_ids=?, "
+                    "unknown_count=?, next_attempt_at=?, last_error=coalesce(?, last_error) WHERE id=?",
+                    (
+                        change.state, self._stamp(), change.attempts, change.chunks_done, json.dumps(change.platform_ids),
+                        change.unknown_count, change.next_attempt_at, change.last_error, item_id,
+                    ),
+                )
+            ),
+            durable=change.durable,
+        )  # fmt: skip
+
+    def tell_agent_of_failure(self, item: Item, error: str) -> None:
+        """The agent hears in its next turn that something it said was never delivered (fault 2)."""
+        found = self._db.execute("SELECT * FROM deliveries WHERE id=?", (item.id,)).fetchone()
+        if found is not None:
+            row = MessageOut(
+                item.id, 0, found["turn_id"], item.in_reply_to, found["timestamp"], item.kind, item.content
+            )
+            self._write(lambda db: self._tell_agent(db, row, error, TakeOver()))
+
+    def retry_delivery(self, delivery_id: str) -> Item | None:
+        """Queues a dead letter again with a fresh count. None where it is none."""
+        found: Item | None = None
+
+        def work(db: sqlite3.Connection) -> None:
+            nonlocal found
+            row = db.execute("SELECT * FROM deliveries WHERE id=? AND state='failed'", (delivery_id,)).fetchone()
+            if row is None or row["platform_id"] is None:
+                return
+            db.execute(
+                "UPDATE deliveries SET state='queued', attempts=0, unknown_count=0, next_attempt_at=NULL, state_changed=? "
+                "WHERE id=?",
+                (self._stamp(), delivery_id),
+            )
+            found = replace(item_of(row, self.key), state=DeliveryState.QUEUED, attempts=0, unknown_count=0, due=None)
+
+        self._write(work)
+        return found
+
+    def sent_as(self, seq: int) -> list[str]:
+        """The platform's ids of what was said with that seq; empty where nothing was sent under it."""
+        row = self._db.execute("SELECT platform_ids FROM deliveries WHERE seq=? AND state='sent'", (seq,)).fetchone()
+        return [str(platform_id) for platform_id in json.loads(row["platform_ids"])] if row else []
+
+    # -- facts
+
+    def _is_due(self, row: MessageIn) -> bool:
+        return row.process_after is None or row.process_after <= self._stamp()
+
+    def next_due(self) -> str | None:
+        """When the earliest open row wants a turn: canonical text, "" for at once, None for never."""
+        row = self._db.execute(
+            "SELECT min(coalesce(process_after, '')) FROM messages_in WHERE status IN ('pending', 'processing') AND trigger=1"
+        ).fetchone()
+        return None if row is None else row[0]
+
+    def has_open_rows(self) -> bool:
+        """Whether a message waits or is being worked on now."""
+        return any(self._is_due(row) and row.trigger for row in self.open_rows().values())
+
+    def is_origin(self, address: Address) -> bool:
+        """Whether a message of this session ever came from that address."""
+        found = self._db.execute(
+            "SELECT 1 FROM messages_in WHERE channel_type=? AND account_id=? AND platform_id=? AND thread_id IS ? LIMIT 1",
+            (address.channel_type, address.account_id, address.platform_id, address.thread_id),
+        ).fetchone()
+        return found is not None
+
+
+def _system(action: str, status: str, result: object) -> str:
+    return json.dumps({"action": action, "status": status, "result": result}, ensure_ascii=False)
+
+
+def _action(row_id: str, in_reply_to: str | None, content: str) -> Action:
+    values = json.loads(content)
+    payload = values.get("payload")
+    return Action(row_id, str(values.get("action")), payload if isinstance(payload, dict) else {}, in_reply_to)
+
+
+def text_of(kind: str, content: str) -> str:
+    """What a person reads of a row's content, whatever its kind (the shapes of ledger row R030)."""
+    values = json.loads(content)
+    response = values.get("response")
+    candidates = (
+        values.get("text"),
+        values.get("markdown"),
+        values.get("fallbackText"),
+        values.get("result") if kind == Kind.TASK else None,
+        response.get("body") if isinstance(response, dict) else None,
+    )
+    text = next((value for value in candidates if isinstance(value, str) and value), "")
+    files = values.get("files")
+    if isinstance(files, list) and files:
+        names = ", ".join(str(name) for name in files)
+        text = f"{text}\n[files: {names}]" if text else f"[files: {names}]"
+    return text
+
+
+def item_of(row: sqlite3.Row | Mapping[str, Any], key: SessionRef | None) -> Item:
+    """An item from a row of `deliveries`."""
+    return Item(
+        row["id"],
+        Address(row["channel_type"], row["account_id"], row["platform_id"], row["thread_id"]),
+        row["kind"],
+        row["content"],
+        key,
+        row["state"],
+        row["attempts"],
+        row["chunks_done"],
+        tuple(json.loads(row["platform_ids"])),
+        row["unknown_count"],
+        row["next_attempt_at"] or row["deliver_after"],
+        row["in_reply_to"],
+    )
+
+
+def _message_in(row: sqlite3.Row) -> MessageIn:
+    address = None
+    if row["platform_id"] is not None:
+        address = Address(row["channel_type"], row["account_id"], row["platform_id"], row["thread_id"])
+    return MessageIn(
+        id=row["id"], kind=row["kind"], timestamp=row["timestamp"], content=row["content"], address=address,
+        status=row["status"], status_changed=row["status_changed"], process_after=row["process_after"],
+        recurrence=row["recurrence"], tries=row["tries"], seq=row["seq"], series_id=row["series_id"], slot=row["slot"],
+        trigger=bool(row["trigger"]), on_wake=bool(row["on_wake"]), source_session=row["source_session"],
+        principal=row["principal"],
+    )  # fmt: skip
+
+
+def _none(_: object) -> None:
+    """For a statement whose result says nothing."""

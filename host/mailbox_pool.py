@@ -1,0 +1,94 @@
+"""Every mailbox of the host, opened when used: calls run in worker threads, one at a time per session."""
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
+
+import structlog
+
+from host.home import Home
+from host.mailbox import InboundHeld, Mailbox, SessionRef
+from mailboxes.clock import Clock
+
+WORKERS = 8
+KEPT_OPEN = 64
+"""Connections that stay open after use (about 100 KB each)."""
+
+HELD_TRIES = 3
+
+T = TypeVar("T")
+log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
+
+
+class MailboxPool:
+    """Hands out mailboxes. `evict` is awaited when a session's sandbox holds a lock on what is the host's: it has to go."""
+
+    def __init__(self, home: Home, clock: Clock, evict: Callable[[SessionRef], Awaitable[None]]) -> None:
+        self._home = home
+        self._clock = clock
+        self._evict = evict
+        self._threads = ThreadPoolExecutor(WORKERS, thread_name_prefix="mailbox")
+        self._open: OrderedDict[str, Mailbox] = OrderedDict()
+        self._locks: dict[str, asyncio.Lock] = {}
+        self._users: dict[str, int] = {}
+
+    async def call(self, key: SessionRef, work: Callable[[Mailbox], T]) -> T:
+        """Runs `work` on a session's mailbox. Raises InboundHeld when its lock could not be had although the sandbox was
+        stopped, and whatever `work` raises."""
+        session_id = key.session_id
+        lock = self._locks.setdefault(session_id, asyncio.Lock())
+        self._users[session_id] = self._users.get(session_id, 0) + 1
+        try:
+            async with lock:
+                for attempt in range(HELD_TRIES):
+                    try:
+                        return await self._run(key, work)
+                    except InboundHeld:
+                        if attempt == HELD_TRIES - 1:
+                            raise
+                        log.warning(
+                            "the sandbox holds a lock on its inbound mailbox and is stopped", session=session_id
+                        )
+                        await self._evict(key)
+                raise AssertionError("unreachable")
+        finally:
+            self._users[session_id] -= 1
+            if not self._users[session_id]:
+                del self._users[session_id], self._locks[session_id]
+
+    async def _run(self, key: SessionRef, work: Callable[[Mailbox], T]) -> T:
+        mailbox = self._open.get(key.session_id)
+        if mailbox is None:
+            folder = self._home.session_folder(key.agent_group_id, key.session_id)
+            mailbox = self._open[key.session_id] = Mailbox(key, folder, self._clock.now)
+        self._open.move_to_end(key.session_id)
+        surplus = self._surplus()
+        return await asyncio.get_running_loop().run_in_executor(self._threads, _use, work, mailbox, surplus)
+
+    def _surplus(self) -> list[Mailbox]:
+        """The least recently used mailboxes above KEPT_OPEN that nobody uses, taken out of the pool."""
+        idle = [session_id for session_id in self._open if session_id not in self._users]
+        return [self._open.pop(session_id) for session_id in idle[: max(0, len(self._open) - KEPT_OPEN)]]
+
+    async def forget(self, key: SessionRef) -> None:
+        """Closes a session's files, so that its folder can be moved or mended."""
+        async with self._locks.setdefault(key.session_id, asyncio.Lock()):
+            mailbox = self._open.pop(key.session_id, None)
+            if mailbox is not None:
+                await asyncio.get_running_loop().run_in_executor(self._threads, mailbox.close)
+
+    async def close(self) -> None:
+        """Closes everything; no call may be running."""
+        loop = asyncio.get_running_loop()
+        for mailbox in self._open.values():
+            await loop.run_in_executor(self._threads, mailbox.close)
+        self._open.clear()
+        self._threads.shutdown()
+
+
+def _use(work: Callable[[Mailbox], T], mailbox: Mailbox, surplus: list[Mailbox]) -> T:
+    for unused in surplus:
+        unused.close()
+    return work(mailbox)

@@ -1,0 +1,311 @@
+"""Moves rows between the platforms' side and the mailboxes: puts what came in, takes over what a session said.
+
+It starts and stops no sandbox: `notify` (the fleet's) is told when a session has something to do.
+"""
+
+import asyncio
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import structlog
+
+from host import untrusted
+from host.db import host_outbox
+from host.db.engine import CentralDatabase
+from host.delivery import Delivery
+from host.due import DueIndex
+from host.home import Home
+from host.mailbox import Change, Item, Mailbox, Refusal, SessionRef, TakeOver
+from host.mailbox_pool import MailboxPool
+from host.reader import Budget, Reader, Snapshot
+from mailboxes import clock
+from mailboxes.clock import Clock
+from mailboxes.rows import Address, Kind, MessageIn, MessageOut, RunnerState
+
+log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
+
+COUNTER = slice(24, 28)
+"""Where a database image holds its change counter."""
+
+READ_TRIES = 2
+"""A reader that did not answer in time is asked once more before the file counts as bad: this machine may be busy."""
+
+
+class Wirings(Protocol):
+    """What the postmaster asks of routing; the answers come from an immutable snapshot, so any thread may ask."""
+
+    def is_wired(self, agent_group_id: str, address: Address) -> bool:
+        """Whether an agent answers in the chat of that address."""
+        ...
+
+
+class Listener(Protocol):
+    """Hears what happens to messages (typing signs, a terminal that waits for the end of its turn)."""
+
+    def waiting(self, key: SessionRef, address: Address) -> None:
+        """A message from there is in a session's mailbox."""
+        ...
+
+    def spoke(self, key: SessionRef, address: Address) -> None:
+        """The session said something to there."""
+        ...
+
+    def finished(self, key: SessionRef, message_id: str, *, completed: bool) -> None:
+        """A message is dealt with; what it brought about is queued for delivery."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Pulled:
+    """What a reading showed. `state` is None where the runner has not said anything yet."""
+
+    state: RunnerState | None
+    counter: bytes
+    bad_rows: int
+    more: bool
+    wake: bool
+    """New rows wait in messages_in."""
+
+
+class Postmaster:
+    """See the module. All methods run on the event loop; what blocks goes to the pool's threads."""
+
+    def __init__(
+        self,
+        home: Home,
+        pool: MailboxPool,
+        reader: Reader,
+        delivery: Delivery,
+        wirings: Wirings,
+        listener: Listener,
+        clock: Clock,
+        due: DueIndex,
+    ) -> None:
+        self._home = home
+        self._pool = pool
+        self._reader = reader
+        self._delivery = delivery
+        self._wirings = wirings
+        self._listener = listener
+        self._clock = clock
+        self._due = due
+        self._budgets: dict[SessionRef, Budget] = {}
+        self.notify: Callable[[SessionRef], None] = lambda key: None
+
+    # -- in
+
+    async def put(self, key: SessionRef, rows: Sequence[MessageIn], provision: Callable[[], None]) -> None:
+        """Writes rows into a session's mailbox, then rings or wakes it. Write precedes wake: a kill between loses nothing.
+
+        `provision` makes the session's folder; it is called in the worker thread where there is none.
+        """
+
+        def work(mailbox: Mailbox) -> str | None:
+            if not mailbox.exists():
+                provision()
+            mailbox.put(rows)
+            return mailbox.next_due()
+
+        self._due.set(key, await self._pool.call(key, work))
+        for row in rows:
+            if row.address is not None and row.trigger:
+                self._listener.waiting(key, row.address)
+        self.notify(key)
+
+    # -- out
+
+    async def pull(
+        self, key: SessionRef, *, counted: bool = True, ended: str | None = None, known: bytes | None = None
+    ) -> Pulled | None:
+        """Reads outbound.db and takes over what is new. None where its change counter is still `known`.
+
+        `ended`: the runner is gone, for this reason, and its claims are judged. Raises what host.untrusted raises of a file
+        that cannot be read (BadFile, JournalActive, TornSnapshot).
+        """
+        folder = self._home.session_folder(key.agent_group_id, key.session_id)
+        reserved: list[Address] = []
+
+        def reserve(address: Address) -> bool:
+            if self._delivery.reserve(address):
+                reserved.append(address)
+                return True
+            return False
+
+        def work(mailbox: Mailbox) -> tuple[TakeOver, bytes, float, str | None] | None:
+            image = untrusted.read_outbound(folder / "outbound")
+            if image[COUNTER] == known and ended is None:
+                return None
+            snapshot = self._read(image, mailbox.floor)
+            taken = mailbox.take_over(
+                snapshot, refusal=self._refusal(key, mailbox), reserve=reserve, counted=counted, ended=ended
+            )
+            return taken, image[COUNTER], snapshot.spent_seconds, mailbox.next_due()
+
+        try:
+            done = await self._pool.call(key, work)
+        except BaseException:
+            self._delivery.release(reserved)
+            raise
+        if done is None:
+            return None
+        taken, counter, spent, due = done
+        self._due.set(key, due)
+        self._budgets.setdefault(key, Budget()).spend(self._clock.monotonic(), spent)
+        self._hand_on(key, taken)
+        return Pulled(taken.state, counter, len(taken.bad_rows), taken.more, taken.written_in)
+
+    def rest(self, key: SessionRef) -> float:
+        """Seconds to wait before this session may be read again: reading costs it its own budget, never another's."""
+        budget = self._budgets.get(key)
+        return budget.delay(self._clock.monotonic()) if budget else 0.0
+
+    def forget(self, key: SessionRef) -> None:
+        """The session has stopped."""
+        self._budgets.pop(key, None)
+
+    def _read(self, image: bytes, floor: int) -> Snapshot:
+        for _ in range(READ_TRIES - 1):
+            try:
+                return self._reader.read(image, floor)
+            except untrusted.BadFile as error:
+                log.warning("reading an outbound mailbox failed once", reason=str(error))
+        return self._reader.read(image, floor)
+
+    def _refusal(self, key: SessionRef, mailbox: Mailbox) -> Refusal:
+        def refusal(row: MessageOut) -> str | None:
+            if row.address is None:
+                return None if row.kind == Kind.TASK else "It names no chat to go to."
+            if row.address.channel_type == "agent":
+                return "Sending to other agents is not granted to this agent."
+            if self._wirings.is_wired(key.agent_group_id, row.address) or mailbox.is_origin(row.address):
+                return None
+            return "This agent does not answer in that chat, so nothing was sent there."
+
+        return refusal
+
+    def _hand_on(self, key: SessionRef, taken: TakeOver) -> None:
+        for bad in taken.bad_rows:
+            log.error(
+                "a row of a session was set aside", session=key.session_id, row=bad.id, seq=bad.seq, reason=bad.reason
+            )
+        for item in taken.items:
+            self._listener.spoke(key, item.address)
+        self._delivery.add(taken.items)
+        for message_id, completed in taken.finished:
+            self._listener.finished(key, message_id, completed=completed)
+        for action in taken.actions:
+            asyncio.ensure_future(self._act(key, action.id))  # noqa: RUF006  an action that is lost is taken up at the next start
+
+    async def _act(self, key: SessionRef, action_id: str) -> None:
+        """Answers the open actions of a session. No action is known yet, and the agent hears so."""
+
+        def work(mailbox: Mailbox) -> str | None:
+            for action in mailbox.open_actions():
+                if action.id == action_id:
+                    log.warning("an agent asked for an unknown action", session=key.session_id, action=action.name)
+                    mailbox.answer_action(action, "error", f"There is no action {action.name!r}.")
+            return mailbox.next_due()
+
+        self._due.set(key, await self._pool.call(key, work))
+        self.notify(key)
+
+    # -- what went wrong
+
+    async def fail_start(self, key: SessionRef, reason: str, *, retryable: bool = True) -> None:
+        """A sandbox ended by itself without claiming anything."""
+        await self._judged(key, lambda mailbox: mailbox.fail_start(reason, retryable=retryable))
+
+    async def replace_bad(self, key: SessionRef, reason: str, *, uid: int | None, gid: int | None) -> None:
+        """Sets a bad outbound mailbox aside, makes a fresh one, judges what was unfinished and tells the chat once."""
+        folder = self._home.session_folder(key.agent_group_id, key.session_id)
+        stamp = f"{self._clock.now():%Y%m%dT%H%M%S}"
+
+        def work(mailbox: Mailbox) -> TakeOver:
+            untrusted.set_aside_outbound(folder, stamp)
+            untrusted.provision_outbound(folder, uid, gid)
+            empty = Snapshot((), (), None, (), more=False, spent_seconds=0.0)
+            taken = mailbox.take_over(
+                empty, refusal=lambda _: None, reserve=lambda _: False, counted=True, ended="its mailbox was damaged."
+            )
+            text = "My mailbox was damaged and has been replaced; I go on with what was unfinished."
+            notice = mailbox.notice(f"bad mailbox {stamp}", text)
+            if notice is not None:
+                taken.items.append(notice)
+            return taken
+
+        log.error("an outbound mailbox was damaged and set aside", session=key.session_id, reason=reason)
+        await self._judged(key, work)
+
+    async def tell(self, key: SessionRef, cause: str, text: str) -> None:
+        """A notice to the chat whose message waits longest, once per cause."""
+
+        def work(mailbox: Mailbox) -> TakeOver:
+            notice = mailbox.notice(cause, text)
+            return TakeOver(items=[notice] if notice else [])
+
+        await self._judged(key, work)
+
+    async def _judged(self, key: SessionRef, work: Callable[[Mailbox], TakeOver]) -> None:
+        def with_due(mailbox: Mailbox) -> tuple[TakeOver, str | None]:
+            return work(mailbox), mailbox.next_due()
+
+        taken, due = await self._pool.call(key, with_due)
+        self._due.set(key, due)
+        self._hand_on(key, taken)
+
+    async def has_work(self, key: SessionRef) -> bool:
+        """Whether a due message waits in a session or is worked on."""
+        return await self._pool.call(key, lambda mailbox: mailbox.has_open_rows())
+
+    # -- at start
+
+    async def recover(self, key: SessionRef) -> None:
+        """Opens a mailbox (which rolls its own journal back), queues what is undelivered and notes when it is due."""
+
+        def work(mailbox: Mailbox) -> tuple[list[Item], list[str], str | None]:
+            return mailbox.open_items(), [action.id for action in mailbox.open_actions()], mailbox.next_due()
+
+        items, actions, due = await self._pool.call(key, work)
+        self._due.set(key, due)
+        self._delivery.add(items)
+        for action_id in actions:
+            await self._act(key, action_id)
+
+
+class DeliveryBooks:
+    """host.delivery.Books over inbound.db and, for what has no session, the central host_outbox."""
+
+    def __init__(self, pool: MailboxPool, database: CentralDatabase) -> None:
+        self._pool = pool
+        self._database = database
+
+    async def record(self, item: Item, change: Change) -> None:
+        """Commits how far an item has come."""
+        if item.session is None:
+            columns = {
+                "state": change.state.value,
+                "state_changed": clock.to_text(self._database.clock.now()),
+                "attempts": change.attempts,
+                "chunks_done": change.chunks_done,
+                "platform_ids": json.dumps(change.platform_ids),
+                "unknown_count": change.unknown_count,
+                "next_attempt_at": change.next_attempt_at,
+            }
+            if change.last_error is not None:
+                columns["last_error"] = change.last_error
+            await self._database.run(lambda c: host_outbox.change(c, item.id, **columns))
+        else:
+            await self._pool.call(item.session, lambda mailbox: mailbox.record(item.id, change))
+
+    async def failed(self, item: Item, error: str) -> None:
+        """Tells the agent; the dead letter stays listed (`messages list --undelivered`)."""
+        if item.session is not None:
+            await self._pool.call(item.session, lambda mailbox: mailbox.tell_agent_of_failure(item, error))
+
+    async def sent_as(self, item: Item, seq: int) -> list[str]:
+        """The platform's ids of the session's message with that seq."""
+        if item.session is None:
+            return []
+        return await self._pool.call(item.session, lambda mailbox: mailbox.sent_as(seq))

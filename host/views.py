@@ -74,9 +74,12 @@ def agent(query: Query, name: str) -> dict[str, object] | None:
     if not found:
         return None
     chats = query(
-        "SELECT m.channel_type, m.account_id, m.platform_id, m.name, w.trigger_rules, w.response_scope, "
-        "w.session_mode, w.priority FROM messaging_group_agents w JOIN messaging_groups m ON m.id = w.messaging_group_id "
-        "WHERE w.agent_group_id = :id ORDER BY m.channel_type, m.account_id, m.platform_id",
+        """
+        SELECT m.channel_type, m.account_id, m.platform_id, m.name,
+               w.trigger_rules, w.response_scope, w.session_mode, w.priority
+        FROM messaging_group_agents w JOIN messaging_groups m ON m.id = w.messaging_group_id
+        WHERE w.agent_group_id = :id ORDER BY m.channel_type, m.account_id, m.platform_id
+        """,
         {"id": found[0]["id"]},
     )
     return {**found[0], "answers_in": chats}

@@ -5,6 +5,7 @@ installation's label are ever touched; the output of each is kept before it is r
 """
 
 import asyncio
+import contextlib
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -191,12 +192,11 @@ class DockerRuntime:
     async def close(self) -> None:
         """Lets go of the engine. The containers run on."""
         self._closing.set()
-        if self._stream is not None:
-            self._stream.close()
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         self._pool.shutdown(wait=False, cancel_futures=True)
+        await asyncio.to_thread(self._hang_up)
 
     def _command(self, spec: SandboxSpec) -> Sequence[str]:  # noqa: ARG002  tests run other programs by the spec
         return RUNNER
@@ -212,7 +212,7 @@ class DockerRuntime:
             except APIError as error:
                 raise RuntimeUnavailable(f"The container engine failed: {error.explanation or error}") from error
             except ENGINE_ERRORS as error:
-                self._client = None
+                self._drop_client()
                 raise RuntimeUnavailable(why_away(error, self._base_url)) from error
 
         return await asyncio.get_running_loop().run_in_executor(self._pool, run)
@@ -244,6 +244,8 @@ class DockerRuntime:
                 # From a moment before: the engine answers before it listens.
                 since = int((self._clock.now() - timedelta(seconds=2)).timestamp())
                 self._stream = self._connect().events(since=since, filters=filters, decode=True)
+                if self._closing.is_set():
+                    self._stream.close()
                 loop.call_soon_threadsafe(self._look_at_all)
                 delay = _FIRST_DELAY
                 for event in self._stream:
@@ -251,12 +253,23 @@ class DockerRuntime:
             except RuntimeError:
                 return  # the loop is closed
             except (*ENGINE_ERRORS, ValueError) as error:
+                self._drop_client()
                 _log.warning("engine_events_lost", reason=str(error), retry_in=delay)
             self._closing.wait(delay)
             delay = min(delay * 2, _LAST_DELAY)
 
+    def _hang_up(self) -> None:
+        """Ends the events thread and the connections."""
+        if self._stream is not None:
+            with contextlib.suppress(OSError, AttributeError):  # broken already: the client has no word for that
+                self._stream.close()
+        if self._listener is not None:
+            self._listener.join(_CALL_SECONDS)
+        self._pool.shutdown()
+        self._drop_client()
+
     def _look_at_all(self) -> None:
-        for container in self._containers.values():
+        for container in list(self._containers.values()):
             self.spawn(container)
 
     def _died(self, container_id: str) -> None:
@@ -270,6 +283,12 @@ class DockerRuntime:
             if self._client is None:
                 self._client = connect(self._base_url, _CALL_SECONDS)
             return self._client
+
+    def _drop_client(self) -> None:
+        with self._client_lock:
+            if self._client is not None:
+                self._client.close()
+            self._client = None
 
     def _container_name(self, session_id: str) -> str:
         return f"innkeeper-{self._installation}-{session_id}"

@@ -1,6 +1,7 @@
 """The door to the container engine: how it is reached, and what a person can do when it does not answer."""
 
 import os
+import socket
 
 import docker
 from docker.errors import DockerException
@@ -13,14 +14,24 @@ ENGINE_ERRORS = (DockerException, RequestException, OSError)
 
 def connect(base_url: str | None, timeout: float) -> docker.APIClient:
     """A client of the engine at `base_url`, else where DOCKER_HOST says. Blocks; raises ENGINE_ERRORS."""
+    path = address(base_url).removeprefix("unix://")
+    if path.startswith("/"):
+        # The client hides why it could not connect in a text, and leaves its socket open.
+        with socket.socket(socket.AF_UNIX) as door:
+            door.connect(path)
     where = {"base_url": base_url} if base_url else kwargs_from_env()
     return docker.APIClient(timeout=int(timeout), **where)
 
 
+def address(base_url: str | None) -> str:
+    """Where the engine is looked for."""
+    return base_url or os.environ.get("DOCKER_HOST") or "unix:///var/run/docker.sock"
+
+
 def why_away(error: Exception, base_url: str | None) -> str:
     """The sentence for somebody whose engine does not answer."""
-    where = base_url or os.environ.get("DOCKER_HOST") or "unix:///var/run/docker.sock"
-    if "Permission denied" in str(error) or "PermissionError" in str(error):
+    where = address(base_url)
+    if isinstance(error, PermissionError) or "PermissionError" in str(error):
         return (
             f"The container engine at {where} is there, but you may not use it. Run: sudo usermod -aG docker $USER\n"
             "It takes effect at your next login, or at once in a shell started by: newgrp docker"

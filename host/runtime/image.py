@@ -108,7 +108,7 @@ def _run_build(
         if "error" in line:
             shown = "\n".join(last)
             raise BuildFailed(
-                f"The agent image could not be made. The build's last lines:\n{shown}\n"
+                f"The agent image could not be made on {base or 'its usual base'}. The build's last lines:\n{shown}\n"
                 "Where a download failed, check the network (INNKEEPER_BUILD_NETWORK=host uses this machine's own) "
                 "and run it again."
             )

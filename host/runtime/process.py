@@ -44,7 +44,7 @@ _TMP_BYTES = 256 * 1024**2
 _KILL_SECONDS = 15.0
 _PROBE_SECONDS = 20.0
 _CHUNK = 64 * 1024
-_FLOOD_PAUSE = 0.05
+_FLOOD_BYTES_PER_SECOND = 4 * 1024**2
 _INSTALL = "Install it with: sudo apt-get install bubblewrap util-linux"
 
 _log = structlog.get_logger(__name__)
@@ -315,7 +315,7 @@ class _Output:
                 await asyncio.to_thread(self._write, chunk, start_anew=full)
                 size, flooded = len(chunk) if full else size + len(chunk), flooded or full
                 if flooded:
-                    await self._clock.sleep(_FLOOD_PAUSE)
+                    await self._clock.sleep(len(chunk) / _FLOOD_BYTES_PER_SECOND)
         finally:
             transport.close()
 

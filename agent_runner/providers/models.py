@@ -1,0 +1,9 @@
+"""The names of models, in one place (ledger R197)."""
+
+DEFAULT_MODEL = "claude-sonnet-5-5"
+"""An alias that the installed `anthropic` package knows and does not call deprecated (a test holds that).
+
+MODEL_ID overrides it."""
+
+MAX_TOKENS = 8096
+"""The longest answer of one model call, thinking included (ledger R197)."""

@@ -1,0 +1,55 @@
+"""The model key is read here and nowhere else. It is never logged, never shown, sent to nobody but the model API."""
+
+import asyncio
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from dotenv import dotenv_values
+
+KEY_NAME = "ANTHROPIC_API_KEY"
+_USABLE = re.compile(r"[\x21-\x7e]{1,512}")
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """A key. Its text stays out of every repr."""
+
+    value: str = field(repr=False)
+
+    def scrub(self, text: str) -> str:
+        """The text without the key in it."""
+        return text.replace(self.value, "[key]")
+
+
+def usable(value: str) -> bool:
+    """Whether it can be sent as a header at all: visible ASCII without blanks."""
+    return _USABLE.fullmatch(value) is not None
+
+
+class KeyStore:
+    """The environment's key, else the one in the home's .env, which is read again whenever the file changes."""
+
+    def __init__(self, environment: Mapping[str, str], env_file: Path) -> None:
+        self._environment = environment
+        self._file = env_file
+        self._stamp: tuple[int, int, int] | None = None
+        self._from_file = ""
+
+    async def current(self) -> Key | None:
+        """The key to use now; None when there is none (an empty one is none: fault 108)."""
+        value = self._environment.get(KEY_NAME, "").strip() or (await asyncio.to_thread(self._read)).strip()
+        return Key(value) if usable(value) else None
+
+    def _read(self) -> str:
+        try:
+            status = self._file.stat()
+        except FileNotFoundError:
+            self._stamp, self._from_file = None, ""
+            return ""
+        stamp = (status.st_mtime_ns, status.st_size, status.st_ino)
+        if stamp != self._stamp:
+            self._from_file = dotenv_values(self._file, interpolate=False).get(KEY_NAME) or ""
+            self._stamp = stamp
+        return self._from_file

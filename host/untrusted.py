@@ -40,7 +40,7 @@ _ITS_FAULT = {
     errno.EACCES: "may not be read",
     errno.EPERM: "may not be read",
 }
-"""What a container can bring about. Any other error (no descriptors left, a bad disk) is the host's: raised as it is."""
+"""What a container can bring about. Any other error (no descriptors left, a bad disk) is the host's and raised."""
 
 
 class TornSnapshot(Exception):
@@ -261,7 +261,7 @@ def measure(path: Path, deadline_seconds: float = 10.0) -> Size:
 
 
 def remove_tree(path: Path, deadline_seconds: float = 60.0) -> None:
-    """Removes the tree at `path` (of a link, the link and not what it names) in a child process; it may be gone already.
+    """Removes the tree at `path` (of a link, the link and not what it names) in a child process; it may be gone.
 
     Blocks. Raises TreeNotDone when it was not all removed in time; calling again goes on.
     """

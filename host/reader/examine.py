@@ -13,7 +13,7 @@ from mailboxes.clock import canonical
 from mailboxes.ids import is_row_id
 from mailboxes.limits import MAX_CONTENT_BYTES, MAX_JSON_DEPTH, MAX_ROWS_PER_READ, MAX_SNAPSHOT_BYTES
 from mailboxes.rows import Activity, ClaimState, Kind
-from mailboxes.schema import masked_page1, outbound_template
+from mailboxes.schema import PAGE_SIZE, masked_page1, outbound_template
 
 MAX_BYTES_PER_READ = 1024 * 1024
 MAX_CLAIMS = 2000
@@ -78,6 +78,8 @@ def examine(image: bytes | bytearray, after_seq: int) -> Plain:
         raise RefusedFile(f"larger than {MAX_SNAPSHOT_BYTES} bytes")
     if masked_page1(bytes(image[: len(TEMPLATE_PAGE)])) != TEMPLATE_PAGE:
         raise RefusedFile("its schema or header is not the one that the host made")
+    if len(image) % PAGE_SIZE:
+        raise RefusedFile("it ends in the middle of a page")
     try:
         connection = _open(image)
         try:

@@ -38,7 +38,7 @@ _KEPT_VARIABLES = ("LD_LIBRARY_PATH",)
 
 
 class ReaderUnavailable(Exception):
-    """No worker process starts here, or the pool is closed: the machine's or the installation's fault, not the file's."""
+    """No worker process starts here, or the pool is closed: the machine's or the install's fault, not the file's."""
 
 
 class _WorkerFailed(Exception):

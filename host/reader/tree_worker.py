@@ -1,4 +1,4 @@
-"""Measures or removes a tree that a container wrote; a process of its own: ``python -I tree_worker.py TASK PATH SECONDS``.
+"""Measures or removes a tree that a container wrote; run as ``python -I tree_worker.py TASK PATH SECONDS``.
 
 The tree may be as deep and as wide as a hostile process could make it: nothing here recurses, no link is followed, and
 the number of open handles is bounded. Standard library only.
@@ -66,7 +66,7 @@ class Tree:
         return handle, iter(os.scandir(handle))
 
     def remove(self) -> None:
-        """Removes everything, whatever the depth: a folder in a child of the root moves up to the root and waits there."""
+        """Removes everything, at any depth: a folder in a child of the root moves up to the root and waits there."""
         try:
             if not stat.S_ISDIR(os.lstat(self._name, dir_fd=self._parent).st_mode):
                 os.unlink(self._name, dir_fd=self._parent)

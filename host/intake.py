@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from sqlalchemy import Connection
-from sqlalchemy.exc import IntegrityError
+from sqlalchemy.exc import IntegrityError, OperationalError
 
 from host import event_text
 from host.channels.base import InboundEvent
@@ -160,14 +160,15 @@ class Intake:
         try:
             plan = await self._database.run(lambda connection: self._take(connection, batch))
         except Exception as error:  # noqa: BLE001  it goes to who called accept
-            if len(batch) > 1:
-                # One of them is bad; alone each stands or falls for itself.
+            if len(batch) > 1 and not isinstance(error, OperationalError):
+                # One of them is bad, not the database: alone each stands or falls for itself.
                 for accept in batch:
                     await self._commit([accept])
                 return
-            _log.exception("events of %s/%s were not taken", batch[0].channel_type, batch[0].account_id)
-            if not batch[0].future.done():
-                batch[0].future.set_exception(error)
+            for accept in batch:
+                _log.warning("events of %s/%s were not taken: %s", accept.channel_type, accept.account_id, error)
+                if not accept.future.done():
+                    accept.future.set_exception(error)
             return
         crash_at("after_ingest")
         for accept in batch:

@@ -134,6 +134,8 @@ def decide(event: InboundEvent, snapshot: RoutingSnapshot, resolvers: Sequence[R
     """Where a message goes. Raises nothing: a resolver that fails is logged and passed over."""
     if event.sender.is_me:
         return Drop("the bot's own message")
+    if not event.sender.handle:
+        return Drop("it names no sender")
     address = event.address
     chat = snapshot.chats.get((address.channel_type, address.account_id, address.platform_id))
     if chat is None:

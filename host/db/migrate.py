@@ -107,6 +107,10 @@ def _back_up(home: Home, url: str, clock: Clock) -> Path | None:
     source, copy = sqlite3.connect(path, timeout=BUSY_SECONDS), sqlite3.connect(target)
     try:
         source.backup(copy)
+    except sqlite3.Error as error:
+        raise MigrationFailed(
+            f"The database could not be copied to {target}: {error}. Nothing was changed. Make room there and start again."
+        ) from None
     finally:
         copy.close()
         source.close()

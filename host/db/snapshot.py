@@ -27,6 +27,7 @@ from host.db.messaging_group_agents import ResponseScope, SessionMode, Wiring
 from host.db.messaging_groups import MessagingGroup
 from host.db.sessions import SessionKey
 from host.db.user_roles import Role
+from mailboxes.rows import Address
 
 T = TypeVar("T")
 
@@ -173,3 +174,9 @@ class Routing:
     def refresh_in(self, connection: Connection) -> None:
         """`refresh` for code that is in the database thread already."""
         self.snapshot = load(connection)
+
+    def is_wired(self, agent_group_id: str, address: Address) -> bool:
+        """Whether an agent answers in the chat of an address."""
+        chat = self.snapshot.chats.get((address.channel_type, address.account_id, address.platform_id))
+        wirings = self.snapshot.wirings.get(chat.id, ()) if chat is not None else ()
+        return any(wiring.agent_group_id == agent_group_id for wiring in wirings)

@@ -18,11 +18,14 @@ def serve(home: Home, ready: Callable[[], None] | None = None) -> int:
     Raises Failure when the host refuses to start.
     """
     from host.app import run_host
+    from host.db.migrate import MigrationFailed
 
     try:
         code = asyncio.run(run_host(home, environment=os.environ, ready=ready))
     except (HomeRefused, HomeTaken, SettingRefused) as refused:
         raise Failure(Code.REFUSED, str(refused)) from None
+    except MigrationFailed as failed:
+        raise Failure(Code.FAILED, str(failed)) from None
     if code == RESTART:
         sys.stdout.flush()
         os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])  # noqa: S606  this very program

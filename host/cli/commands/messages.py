@@ -21,7 +21,7 @@ CARD = (
     Column("chat", "CHAT"),
     Column("kind", "KIND"),
     Column("attempts", "ATTEMPTS"),
-    Column("next_attempt_at", "NEXT ATTEMPT", day_and_time),
+    Column("next_attempt_at", "NEXT ATTEMPT", lambda value: day_and_time(value) if value else ""),
     Column("last_error", "LAST ERROR"),
     Column("in_reply_to", "IN REPLY TO"),
     Column("text", "TEXT"),

@@ -38,7 +38,7 @@ def _show(invocation: Invocation, status: Row) -> None:
     for said in _many(status, "warnings"):
         output.yellow(f"{said.get('what')} {said.get('next') or ''}".rstrip())
     for heading, text in _lines(status):
-        output.line(f"{heading:<10}{text}")
+        output.line(f"{heading:<11}{text}")
 
 
 def _lines(status: Row) -> list[tuple[str, str]]:
@@ -50,10 +50,12 @@ def _lines(status: Row) -> list[tuple[str, str]]:
         running = f"{host.get('state')} on {host.get('home')}. Start it: host up, or talk: host chat"
     lines = [("host", running)]
     if model:
-        lines.append(("model", f"{model.get('model') or 'default'} through {model.get('provider')}"))
+        lines.append(
+            ("model", "there is a key" if model.get("key") else "no key: a rehearsal answers, no model (host setup)")
+        )
     if sandbox:
-        live = f"{sandbox.get('live')} of {sandbox.get('limit')} live, {sandbox.get('waiting')} waiting"
-        lines.append(("sandbox", f"{sandbox.get('kind')}: {live}. {sandbox.get('detail') or ''}".rstrip()))
+        live = f"{sandbox.get('live')} live, {sandbox.get('busy')} at work, {sandbox.get('waiting')} waiting"
+        lines.append(("sandboxes", f"{live}; containers: {sandbox.get('containers')}"))
     count = ", ".join(f"{number} {state}" for state, number in sessions.items()) or "none yet"
     lines.append(("sessions", f"{count}; agents: {status.get('agents')}"))
     lines.append(("messages", f"{messages.get('arriving')} arriving, {messages.get('undelivered')} undelivered"))
@@ -61,7 +63,7 @@ def _lines(status: Row) -> list[tuple[str, str]]:
         lines.append(
             (
                 "channels",
-                ", ".join(f"{c.get('name')} {'ok' if c.get('healthy') else c.get('detail')}" for c in channels),
+                ", ".join(f"{c.get('channel')} {'ok' if c.get('healthy') else c.get('detail')}" for c in channels),
             )
         )
     return lines

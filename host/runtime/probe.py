@@ -27,7 +27,7 @@ for name in ("outbound", "state", "agent/home"):
         facts[f"write {name}"] = "yes"
     except OSError as error:
         facts[f"write {name}"] = error.strerror
-for name in ("inbound", "run", "agent", ".."):
+for name in ("inbound", "run", "agent", "..", "../dev"):
     path = f"/workspace/{name}/.probe"
     try:
         open(path, "x").close()
@@ -67,6 +67,8 @@ _NEEDED = {
     "protect inbound": "A sandbox can write what only the host may",
     "protect run": "A sandbox can write the folder of the host's sockets",
     "protect agent": "A sandbox can write its agent's rules",
+    "protect ..": "A sandbox can write its root file system",
+    "protect ../dev": "A sandbox can write among its devices",
     "no privileges": "A sandbox keeps privileges that it must not have",
     "no network": "A sandbox reaches the network",
     "runner": "A sandbox cannot read the program that it should run",

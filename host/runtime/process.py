@@ -41,6 +41,7 @@ _ETC = (
     "nsswitch.conf", "mime.types",
 )  # fmt: skip
 _TMP_BYTES = 256 * 1024**2
+_SHARED_BYTES = 64 * 1024**2
 _KILL_SECONDS = 15.0
 _PROBE_SECONDS = 20.0
 _CHUNK = 64 * 1024
@@ -83,16 +84,17 @@ def cage_arguments(spec: SandboxSpec, place: Place, *, as_root: bool) -> list[st
             spaces += ["--cap-add", capability]
     else:
         spaces = ["--unshare-all"]
-    arguments = ["bwrap", *spaces, "--die-with-parent", "--new-session", "--clearenv"]
+    arguments = ["bwrap", *spaces, "--hostname", "sandbox", "--die-with-parent", "--new-session", "--clearenv"]
     for name, value in _environment(spec, place).items():
         arguments += ["--setenv", name, value]
     arguments += [*_system(place), *_ours(place)]
     arguments += [*_folders("/workspace/extra"), "--proc", "/proc", "--dev", "/dev"]
-    arguments += ["--perms", "1777", "--size", str(_TMP_BYTES), "--tmpfs", "/tmp"]  # noqa: S108  the cage's own
+    for folder, size in (("/tmp", _TMP_BYTES), ("/dev/shm", _SHARED_BYTES)):  # noqa: S108  the cage's own
+        arguments += ["--perms", "1777", "--size", str(size), "--tmpfs", folder]
     for mount in mounts_of(spec):
         arguments += [*_folders(str(Path(mount.target).parent))] if mount in spec.extra_mounts else []
         arguments += ["--ro-bind" if mount.read_only else "--bind", str(mount.source), mount.target]
-    arguments += ["--remount-ro", "/", "--chdir", "/", "--"]
+    arguments += ["--remount-ro", "/dev", "--remount-ro", "/", "--chdir", "/", "--"]
     if as_root:
         arguments += [
             "setpriv", "--reuid", str(spec.uid), "--regid", str(spec.gid), "--clear-groups",
@@ -105,6 +107,11 @@ def cage_arguments(spec: SandboxSpec, place: Place, *, as_root: bool) -> list[st
 
 def _environment(spec: SandboxSpec, place: Place) -> dict[str, str]:
     return {"PATH": f"{place.prefix}/bin:{_SYSTEM_PATH}", "HOME": str(SANDBOX.home), **spec.environment}
+
+
+def _outer_environment() -> dict[str, str]:
+    """What bubblewrap itself gets. Its process 1 can be seen in the cage, so this is no more than it needs."""
+    return {"PATH": os.environ.get("PATH", _SYSTEM_PATH)}
 
 
 def _limits(spec: SandboxSpec, *, own_user: bool) -> list[str]:
@@ -243,7 +250,7 @@ class ProcessRuntime:
         return [*plain, *self._plain_command(spec)]
 
     async def _spawn(self, arguments: Sequence[str], spec: SandboxSpec, path: Path) -> "_Process":
-        environment = {"PATH": os.environ.get("PATH", _SYSTEM_PATH)}
+        environment = _outer_environment()
         if not self.sandboxed:
             environment = {**_environment(spec, self._place), "HOME": str(spec.home)}
         reader, writer = os.pipe()
@@ -278,6 +285,7 @@ class ProcessRuntime:
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
+                env=_outer_environment(),
                 start_new_session=True,
             )
             try:
@@ -289,8 +297,10 @@ class ProcessRuntime:
         finally:
             await asyncio.to_thread(folders.__exit__, None, None, None)
         result = judge(output.decode(errors="replace"), child.returncode, {})
-        fix = "" if result.usable else f"bubblewrap does not work here. {_INSTALL}; some systems forbid it to users."
-        return Probe(result.usable, (*result.problems, fix) if fix else result.problems, result.facts)
+        if result.usable:
+            return result
+        fix = f"bubblewrap (0.7 or later) does not work here. {_INSTALL}; some systems forbid it to users."
+        return Probe(False, (*result.problems, fix), result.facts)
 
 
 class _Output:

@@ -3,16 +3,16 @@
 import asyncio
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from host.runtime.base import AlreadyRunning, Limits, Mount, SandboxRefused, SandboxSpec
+from host.runtime.base import AlreadyRunning, Limits, Mount, Sandbox, SandboxRefused, SandboxSpec
 from host.runtime.cage import LOG_BYTES
 from host.runtime.docker import PATH
-from tests.runtime.conftest import DOOR, CagedDocker, Caged, ask, door, output_of, run
+from tests.runtime.conftest import DOOR, Caged, CagedDocker, ask, door, output_of, run
 
 CANARY = "sk-canary-5f1c9d"
 
@@ -31,10 +31,10 @@ for path in %r:
 
 @pytest.mark.req("R083", "R091")
 async def test_a_sandbox_writes_its_own_folders_and_no_others(runtime: Caged, spec: SandboxSpec, logs: Path) -> None:
-    own = ["/workspace/outbound/x", "/workspace/state/x", "/workspace/agent/home/x", "/tmp/x"]
+    own = ["/workspace/outbound/x", "/workspace/state/x", "/workspace/agent/home/x", "/tmp/x", "/dev/shm/x"]
     others = [
         "/workspace/inbound/x", "/workspace/run/x", "/workspace/agent/x", "/workspace/agent/SOUL.md", "/workspace/x",
-        "/x", "/etc/x", "/usr/x", "/opt/innkeeper/x", "/home/x", "/var/x",
+        "/x", "/etc/x", "/usr/x", "/opt/innkeeper/x", "/home/x", "/var/x", "/dev/x",
     ]  # fmt: skip
     answer = await ask(runtime, spec, logs, _TRY_TO_WRITE % [*own, *others])
     assert answer == {**dict.fromkeys(own, True), **dict.fromkeys(others, False)}
@@ -164,7 +164,8 @@ async def test_an_extra_folder_is_read_only_unless_it_was_given_for_writing(
 
 @pytest.mark.req("R085")
 @pytest.mark.parametrize(
-    "target", ["/workspace/extra", "/workspace/inbound", "/workspace/extra/../run", "/etc", "extra/x", "/workspace/extra/x/"]
+    "target",
+    ["/workspace/extra", "/workspace/inbound", "/workspace/extra/../run", "/etc", "extra/x", "/workspace/extra/x/"],
 )
 async def test_an_extra_folder_goes_nowhere_but_below_extra(
     runtime: Caged, spec: SandboxSpec, root: Path, target: str
@@ -282,9 +283,10 @@ while True:
 async def test_a_session_has_one_sandbox_at_a_time(runtime: Caged, spec: SandboxSpec) -> None:
     runtime.program = f"{DOOR}door.sendall(b'ready\\n'); door.recv(1)"
     async with door(spec) as knock:
-        results = await asyncio.gather(*(runtime.start(spec) for _ in range(5)), return_exceptions=True)
+        starts: list[Awaitable[Sandbox]] = [runtime.start(spec) for _ in range(5)]
+        results = await asyncio.gather(*starts, return_exceptions=True)
         (sandbox,) = (result for result in results if not isinstance(result, BaseException))
-        assert [type(result) for result in results if result is not sandbox] == [AlreadyRunning] * 4
+        assert sum(isinstance(result, AlreadyRunning) for result in results) == 4
         await knock()
         with pytest.raises(AlreadyRunning, match=spec.session_id):
             await runtime.start(spec)
@@ -299,7 +301,7 @@ async def test_a_flood_of_output_does_not_fill_the_disk(runtime: Caged, spec: Sa
     assert ended.code == 0
     assert (await asyncio.to_thread(output_of, logs, spec.session_id)).count("the end") == 1
     assert sum(path.stat().st_size for path in (logs / spec.session_id).iterdir()) <= 2 * LOG_BYTES
-    assert [path.stat().st_mode & 0o777 for path in (logs / spec.session_id).iterdir()][0] == 0o600
+    assert {path.stat().st_mode & 0o777 for path in (logs / spec.session_id).iterdir()} == {0o600}
 
 
 async def test_a_name_that_is_no_session_id_becomes_no_sandbox(runtime: Caged, spec: SandboxSpec) -> None:
@@ -323,7 +325,12 @@ async def test_the_options_hash_tells_any_two_sets_of_options_apart(
         replace(spec, limits=replace(limits, open_files=limits.open_files + 1)),
         replace(spec, extra_mounts=(Mount(root, "/workspace/extra/a"),)),
         replace(spec, extra_mounts=(Mount(root, "/workspace/extra/a", read_only=False),)),
-        *(replace(spec, **{name: root / name}) for name in ("inbound", "outbound", "state", "run", "agent", "home")),
+        replace(spec, inbound=root),
+        replace(spec, outbound=root),
+        replace(spec, state=root),
+        replace(spec, run=root),
+        replace(spec, agent=root),
+        replace(spec, home=root),
     ]
     if isinstance(runtime, CagedDocker):
         others.append(replace(spec, limits=replace(limits, cpus=limits.cpus + 1)))

@@ -12,6 +12,7 @@ from typing import Any
 
 import docker
 import pytest
+from structlog.testing import capture_logs
 
 from host.runtime.base import AlreadyRunning, Limits, Mount, RuntimeUnavailable, SandboxRefused, SandboxSpec
 from host.runtime.docker import DockerRuntime, container_options
@@ -172,7 +173,8 @@ def _leave_a_dead_one(runtime: CagedDocker, spec: SandboxSpec) -> None:
     )
 
     def start(client: docker.APIClient) -> None:
-        made = client.create_container_from_config(options, f"innkeeper-{runtime._installation}-{spec.session_id}")
+        name = f"innkeeper-{runtime._installation}-{spec.session_id}"
+        made = client.create_container_from_config(options, name)  # type: ignore[no-untyped-call]
         client.start(made)
         client.wait(made)
 
@@ -216,7 +218,7 @@ async def test_a_container_that_runs_out_of_memory_says_so(containers: MakeRunti
 @pytest.mark.req("R091")
 async def test_a_missing_image_says_how_to_make_it(spec: SandboxSpec, logs: Path) -> None:
     runtime = DockerRuntime("test-none", "innkeeper-agent:none", logs, SystemClock())
-    with pytest.raises(SandboxRefused, match="innkeeper-agent:none is not there. Make it with: innkeeper build"):
+    with pytest.raises(SandboxRefused, match=r"innkeeper-agent:none is not there. Make it with: innkeeper build"):
         await runtime.start(spec)
     probe = await runtime.probe()
     assert probe.usable
@@ -295,8 +297,9 @@ async def test_a_stop_that_fails_is_told_as_a_failure(
         sandbox = await runtime.start(spec)
         await knock()
         await engine.shut()
-        with pytest.raises(RuntimeUnavailable):
+        with capture_logs() as events, pytest.raises(RuntimeUnavailable):
             await sandbox.stop(0)
+        assert ("sandbox_stop_failed", "error") in {(event["event"], event["log_level"]) for event in events}
         assert (await asyncio.to_thread(inspect, sandbox.id))["State"]["Running"]
         await engine.open()
         await sandbox.stop(0)

@@ -47,8 +47,9 @@ def test_a_build_that_is_repeated_takes_all_from_the_cache_and_no_secret_with_it
     assert image.image_exists(tag)
     assert "sk-canary-9" not in json.dumps(engine.history(tag)) + "\n".join(lines)
     image.build(again := _Lines(), base_image())
-    steps = [line for line in again if line.startswith("Step ") and not line.split(":")[1].strip().startswith(("ARG", "FROM"))]
-    assert sum("Using cache" in line for line in again) == len(steps)
+    steps = [line.partition(" : ")[2] for line in again if line.startswith("Step ")]
+    cached = [step for step in steps if not step.startswith(("ARG", "FROM"))]
+    assert sum("Using cache" in line for line in again) == len(cached) > 5
 
 
 class _Lines(list[str]):

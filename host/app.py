@@ -1,4 +1,6 @@
-"""The composition root: builds every part, starts them in one AsyncExitStack, stops them in reverse. It decides nothing."""
+"""The composition root: builds every part, starts them in one AsyncExitStack, stops them in reverse.
+
+It decides nothing."""
 
 import asyncio
 import contextlib
@@ -6,9 +8,9 @@ import os
 import signal
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Generic, TypeVar
 
 import structlog
-from sqlalchemy import Connection
 
 from host import sessions as session_folders
 from host.broker.gateway import DEFAULT_BASE_URL, Gateway
@@ -17,10 +19,9 @@ from host.broker.server import Broker
 from host.channels.base import Channel, InboundEvent
 from host.channels.terminal import TerminalChannel
 from host.control import ControlServer
-from host.db import host_outbox, migrate, sessions
+from host.db import migrate
 from host.db import settings as stored_settings
 from host.db.engine import CentralDatabase, url_for
-from host.db.sessions import ContainerStatus
 from host.db.snapshot import Routing
 from host.delivery import Delivery
 from host.due import DueIndex
@@ -32,14 +33,15 @@ from host.images import Images
 from host.intake import Intake, Routed
 from host.lock import home_lock
 from host.log import HostLog, Secrets
-from host.mailbox import Item, SessionRef, item_of
+from host.mailbox import SessionRef
 from host.mailbox_pool import MailboxPool
 from host.messages import MessageWatch, TypingSigns
 from host.methods import RESTART, register
 from host.postmaster import DeliveryBooks, Postmaster
 from host.reader import Reader
+from host.recovery import end_orphans, open_outbox, recover
 from host.router import load_resolvers
-from host.runtime.base import Found, Runtime, RuntimeName, RuntimeUnavailable
+from host.runtime.base import Runtime, RuntimeName
 from host.runtime.docker import DockerRuntime
 from host.runtime.image import image_tag
 from host.runtime.process import ProcessRuntime
@@ -47,13 +49,9 @@ from host.settings import CurrentSettings, Settings
 from host.sweep import Sweep
 from mailboxes.clock import Clock, SystemClock, to_text
 from mailboxes.ids import new_id
-from mailboxes.rows import Address
 
 TURN_GRACE_SECONDS = 30.0
 """How long an orderly stop lets running turns go on."""
-
-FIND_SECONDS = 10.0
-"""How long an engine may take to say what runs."""
 
 SETTLE_SECONDS = 5.0
 """How long an orderly stop waits for what is being sent."""
@@ -96,7 +94,7 @@ class Stopping:
         self.requested = asyncio.Event()
         self.restart = False
 
-    def request(self, restart: bool) -> None:  # noqa: FBT001  also a signal handler
+    def request(self, restart: bool) -> None:
         """Begins an orderly stop."""
         self.restart = restart
         self.requested.set()
@@ -141,43 +139,45 @@ class Host:
         await asyncio.to_thread(reader.start)
         stack.push_async_callback(asyncio.to_thread, reader.close)
         keys = KeyStore(environment, home.env_file)
+        if key := await keys.current():
+            secrets.add(key.value)
         gateway = await asyncio.to_thread(Gateway, keys, environment.get("ANTHROPIC_BASE_URL", DEFAULT_BASE_URL))
         stack.push_async_callback(gateway.close)
         broker = Broker(gateway)
         stack.push_async_callback(broker.close)
         runtimes: dict[RuntimeName, Runtime] = {
-            RuntimeName.DOCKER: DockerRuntime(installation_id, image_tag(), home.logs, clock),
+            RuntimeName.DOCKER: DockerRuntime(installation_id, await asyncio.to_thread(image_tag), home.logs, clock),
             RuntimeName.PROCESS: ProcessRuntime(installation_id, home.logs, settings.unsafe_no_sandbox, clock),
         }
         for runtime in runtimes.values():
             stack.push_async_callback(runtime.close)
         channels: dict[tuple[str, str], Channel] = {}
-        terminal = TerminalChannel()
-        evict = _Late()
+        outcome = _Late[str, bool | None](None)
+        terminal = TerminalChannel(outcome=outcome)
+        evict = _Late[SessionRef, None](None)
         pool = MailboxPool(home, clock, evict)
         stack.push_async_callback(pool.close)
         delivery = Delivery(channels, DeliveryBooks(pool, database), clock)
         stack.push_async_callback(delivery.close)
         signs = TypingSigns(channels, clock)
         stack.push_async_callback(signs.close)
-        watch = MessageWatch(delivery, signs, terminal)
+        watch = MessageWatch(delivery, signs, terminal, database, pool)
+        outcome.target = watch.outcome
         due = DueIndex()
-        postmaster = Postmaster(home, pool, reader, delivery, _Wirings(routing), watch, clock, due)
+        postmaster = Postmaster(home, pool, reader, delivery, routing, watch, clock, due)
         ground = Ground(home, database, keys, broker, runtimes, current, clock, _crash_environment(environment))
         fleet = Fleet(ground, postmaster, clock, current)
         postmaster.notify = fleet.notify
         evict.target = fleet.evict
         images = Images(runtimes[RuntimeName.DOCKER], ground, settings.runtime)
-        host = cls(
+        return cls(
             home, clock, stopping, database, routing, channels, terminal, ControlServer(home.control_socket), delivery,
             postmaster, _intake(home, database, routing, clock, postmaster, delivery), fleet,
-            Sweep(due, fleet, clock, lambda: _end_orphans(runtimes, fleet)), images, runtimes, watch,
+            Sweep(due, fleet, clock, lambda: end_orphans(runtimes, fleet)), images, runtimes, watch,
             Facts(
                 home, environment, database, routing, fleet, delivery, postmaster, pool, images, current, keys, clock,
-                stopping, channels,
-            ),
+                stopping, channels, ground.preferred),
         )  # fmt: skip
-        return host
 
     @contextlib.asynccontextmanager
     async def serving(self, grace_seconds: float) -> AsyncIterator[None]:
@@ -186,7 +186,7 @@ class Host:
         self.terminal.register(self.control)
         await self.control.start()
         try:
-            await self._recover()
+            await recover(self.database, self.postmaster, self.delivery, self.fleet, self.runtimes)
             await self._open_channel(self.terminal)
             await self.intake.recover()
             loops = [
@@ -219,43 +219,20 @@ class Host:
         await channel.setup(accept, self.delivery.attached)
         self.delivery.channels_changed()
 
-    async def _recover(self) -> None:
-        """Takes up what an earlier host left: its own journals first, then what is undelivered, then the sandboxes."""
-        active = await self.database.run(sessions.active)
-        keys = {session.id: SessionRef(session.agent_group_id, session.id) for session in active}
-        for key in keys.values():
-            try:
-                await self.postmaster.recover(key)
-            except OSError as error:
-                log.error("a mailbox could not be opened at start", session=key.session_id, reason=str(error))  # noqa: TRY400
-        self.delivery.add(await self.database.run(_open_outbox))
-        left = [keys[session.id] for session in active if session.container_status != ContainerStatus.STOPPED]
-        found = await _find_sandboxes(self.runtimes, wait=bool(left))
-        await self.fleet.adopt([(keys.get(one.session_id), runtime, one) for runtime, one in found], left)
+
+A = TypeVar("A")
+R = TypeVar("R")
 
 
-class _Late:
-    """A call whose target is made after its user: the pool evicts through the fleet, which stands on the pool."""
+class _Late(Generic[A, R]):
+    """A call whose target is built after its user, because the target stands on the user. Until then it answers `early`."""
 
-    def __init__(self) -> None:
-        self.target: Callable[[SessionRef], object] | None = None
+    def __init__(self, early: R) -> None:
+        self._early = early
+        self.target: Callable[[A], Awaitable[R]] | None = None
 
-    async def __call__(self, key: SessionRef) -> None:
-        if self.target is not None:
-            await self.target(key)  # type: ignore[misc]
-
-
-class _Wirings:
-    """host.postmaster.Wirings over the routing snapshot."""
-
-    def __init__(self, routing: Routing) -> None:
-        self._routing = routing
-
-    def is_wired(self, agent_group_id: str, address: Address) -> bool:
-        snapshot = self._routing.snapshot
-        chat = snapshot.chats.get((address.channel_type, address.account_id, address.platform_id))
-        wirings = snapshot.wirings.get(chat.id, ()) if chat is not None else ()
-        return any(wiring.agent_group_id == agent_group_id for wiring in wirings)
+    async def __call__(self, argument: A) -> R:
+        return self._early if self.target is None else await self.target(argument)
 
 
 async def _open_database(
@@ -290,37 +267,12 @@ def _intake(
         await postmaster.put(SessionRef(session.agent_group_id, session.id), [routed.message], provision)
 
     async def fill() -> None:
-        delivery.add(await database.run(_open_outbox))
+        delivery.add(await database.run(open_outbox))
 
     def filled() -> None:
         asyncio.ensure_future(fill())  # noqa: RUF006  what is lost of it is taken up at the next start
 
     return Intake(database, routing, clock, put, resolvers=load_resolvers(), outbox_filled=filled)
-
-
-def _open_outbox(connection: Connection) -> list[Item]:
-    return [item_of(row, None) for row in host_outbox.open_rows(connection)]
-
-
-async def _find_sandboxes(runtimes: Mapping[RuntimeName, Runtime], *, wait: bool) -> list[tuple[Runtime, Found]]:
-    """What earlier hosts left running. An engine that is away has nothing of ours that we could reach; it is asked with
-    patience only where a session was live."""
-    found = []
-    for runtime in runtimes.values():
-        try:
-            async with asyncio.timeout(FIND_SECONDS if wait else FIND_SECONDS / 5):
-                found += [(runtime, one) for one in await runtime.find_ours()]
-        except (RuntimeUnavailable, TimeoutError) as error:
-            log.info("no sandboxes to find", runtime=runtime.name, reason=str(error))
-    return found
-
-
-async def _end_orphans(runtimes: Mapping[RuntimeName, Runtime], fleet: Fleet) -> None:
-    """Ends sandboxes of ours that no session has (a start that was broken off)."""
-    for runtime, one in await _find_sandboxes(runtimes, wait=True):
-        if not fleet.knows(one.sandbox.id, one.session_id):
-            log.warning("a sandbox that nobody knows is ended", runtime=runtime.name, session=one.session_id)
-            await one.sandbox.stop(0.0)
 
 
 async def _for_ever(work: Callable[[], Awaitable[None]]) -> None:

@@ -15,21 +15,22 @@ from host.channels.base import Channel
 from host.channels.terminal import ACCOUNT_ID as TERMINAL_ACCOUNT
 from host.channels.terminal import CHANNEL_TYPE as TERMINAL_TYPE
 from host.channels.terminal import chat_of
-from host.db import settings as stored_settings
 from host.db import agent_groups
+from host.db import settings as stored_settings
 from host.db.agent_groups import AgentGroup, AgentGroupRefused
 from host.db.engine import CentralDatabase, query_on, sqlite_path
 from host.db.snapshot import Routing
 from host.delivery import NOBODY, Delivery
 from host.failure import Code, Failure
 from host.fleet import Fleet
+from host.ground import default_provider
 from host.home import Home
 from host.images import Images
 from host.looking import Looker, look, look_offline, own_version
 from host.mailbox import Item, Mailbox, SessionRef
 from host.mailbox_pool import MailboxPool
 from host.postmaster import Postmaster
-from host.runtime.base import RuntimeUnavailable
+from host.runtime.base import RuntimeName, RuntimeUnavailable
 from host.runtime.image import BuildFailed
 from host.settings import CurrentSettings, Settings
 from host.views import Query
@@ -41,6 +42,9 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 Row = dict[str, object]
+
+SANDBOX_WORDS = {RuntimeName.DOCKER: "container", RuntimeName.PROCESS: "process"}
+"""One word for users, one for the code."""
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 
@@ -64,6 +68,7 @@ class Facts:
         clock: Clock,
         stopping: "Stopping",
         channels: Mapping[tuple[str, str], Channel],
+        preferred: Callable[[], RuntimeName],
     ) -> None:
         self._home = home
         self._environment = environment
@@ -79,6 +84,7 @@ class Facts:
         self._clock = clock
         self._stopping = stopping
         self._channels = channels
+        self._preferred = preferred
         self._since = to_text(clock.now())
 
     async def status(self) -> Row:
@@ -96,15 +102,17 @@ class Facts:
             },
             "problems": self._problems(),
             "warnings": [],
-            "model": {"key": await self._keys.current() is not None},
+            "model": await self._model(),
             "sandbox": {
-                "containers": self._images.state,
+                "kind": SANDBOX_WORDS[self._preferred()],
                 "live": len(live),
                 "busy": sum(1 for one in live.values() if one.busy),
+                "limit": self._settings.value.max_sandboxes,
                 "waiting": len(self._fleet.queued()),
+                "detail": f"Containers: {self._images.state}.",
             },
             "channels": [
-                {"channel": channel_type, "account": account, "healthy": health.healthy, "detail": health.detail}
+                {"name": channel_type, "account": account, "healthy": health.healthy, "detail": health.detail}
                 for (channel_type, account), channel in self._channels.items()
                 for health in [channel.health()]
             ],
@@ -115,6 +123,11 @@ class Facts:
                 "undelivered": len(undelivered) if isinstance(undelivered, list) else 0,
             },
         }
+
+    async def _model(self) -> Row:
+        settings = self._settings.value
+        provider = settings.provider or default_provider(has_key=await self._keys.current() is not None)
+        return {"provider": provider, "model": settings.model or None}
 
     def _problems(self) -> list[Row]:
         """What is wrong now, a sentence each and the next step."""

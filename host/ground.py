@@ -25,11 +25,12 @@ from host.settings import CurrentSettings
 from mailboxes.clock import Clock
 from mailboxes.layout import BROKER_SOCKET
 
-MODEL_PROVIDER = "claude"
-NO_MODEL_PROVIDER = "rehearsal"
-"""What answers where no provider is set: the model once there is a key, else the deterministic stand-in."""
-
 log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
+
+
+def default_provider(*, has_key: bool) -> str:
+    """What answers where no provider is set: the model once there is a key, else the deterministic stand-in."""
+    return "claude" if has_key else "rehearsal"
 
 
 class Ground:
@@ -67,7 +68,7 @@ class Ground:
         """Makes a session's folders whole and says how to start it. Raises SandboxRefused."""
         session, group = await self._rows(key)
         settings = self._settings.value
-        default = settings.provider or (MODEL_PROVIDER if await self._keys.current() else NO_MODEL_PROVIDER)
+        default = settings.provider or default_provider(has_key=await self._keys.current() is not None)
         environment = {
             "AGENT_PROVIDER": sessions.provider_of(session, group, default),
             "MODEL_ID": group.model or settings.model,
@@ -132,7 +133,7 @@ class Ground:
         except untrusted.BadFile as error:
             log.error(
                 "an outbound mailbox was bad before the start and is set aside", session=folder.name, reason=str(error)
-            )  # noqa: TRY400
+            )
             untrusted.set_aside_outbound(folder, f"{self._clock.now():%Y%m%dT%H%M%S}")
             untrusted.provision_outbound(folder, owner.uid, owner.gid)
             return b""

@@ -7,12 +7,15 @@ from collections.abc import Callable, Mapping, Sequence
 import structlog
 
 from host.channels.base import Channel, InboundEvent
-from host.channels.terminal import TerminalChannel
+from host.channels.terminal import ACCOUNT_ID, CHANNEL_TYPE, TerminalChannel
+from host.db import ingest, sessions
+from host.db.engine import CentralDatabase
 from host.delivery import Delivery
 from host.intake import message_id_of
 from host.mailbox import SessionRef
+from host.mailbox_pool import MailboxPool
 from mailboxes.clock import Clock
-from mailboxes.rows import Address
+from mailboxes.rows import Address, InStatus
 
 TYPING_REFRESH_SECONDS = 4.0
 """Telegram's sign goes after about 5 s; others are shown longer."""
@@ -68,10 +71,19 @@ class TypingSigns:
 class MessageWatch:
     """host.postmaster.Listener: typing signs, and the word to a terminal that its message is dealt with."""
 
-    def __init__(self, delivery: Delivery, signs: TypingSigns, terminal: TerminalChannel) -> None:
+    def __init__(
+        self,
+        delivery: Delivery,
+        signs: TypingSigns,
+        terminal: TerminalChannel,
+        database: CentralDatabase,
+        pool: MailboxPool,
+    ) -> None:
         self._delivery = delivery
         self._signs = signs
         self._terminal = terminal
+        self._database = database
+        self._pool = pool
         self._keys: OrderedDict[str, tuple[str, Address]] = OrderedDict()
 
     def accepted(self, events: Sequence[InboundEvent]) -> None:
@@ -84,6 +96,26 @@ class MessageWatch:
         self._keys[message_id] = (event_key, address)
         while len(self._keys) > KEPT_KEYS:
             self._keys.popitem(last=False)
+
+    async def outcome(self, event_key: str) -> bool | None:
+        """What a terminal asks that attaches again: True for a message that went nowhere, None for one whose end will be
+        told (at once, where it is dealt with and all that it brought about is delivered)."""
+        address = Address(CHANNEL_TYPE, ACCOUNT_ID, event_key.partition(":")[0])
+        found = await self._database.run(lambda c: ingest.destination(c, CHANNEL_TYPE, ACCOUNT_ID, event_key))
+        if found is None:
+            return None
+        session_id, message_id = found
+        if session_id is None or message_id is None:
+            return True
+        self.expect(message_id, event_key, address)
+        session = await self._database.run(lambda c: sessions.get(c, session_id))
+        if session is None:
+            return True
+        key = SessionRef(session.agent_group_id, session.id)
+        status = await self._pool.call(key, lambda mailbox: mailbox.status_of(message_id) if mailbox.exists() else None)
+        if status in (InStatus.COMPLETED, InStatus.FAILED):
+            self.finished(key, message_id, completed=status == InStatus.COMPLETED)
+        return None
 
     def waiting(self, key: SessionRef, address: Address) -> None:
         """A message from there is in a session's mailbox."""

@@ -52,6 +52,18 @@ def record(connection: Connection, rows: Sequence[Ingested]) -> None:
         connection.execute(_INSERT, [{name: getattr(row, name) for name in Ingested.__slots__} for row in rows])
 
 
+def destination(
+    connection: Connection, channel_type: str, account_id: str, event_key: str
+) -> tuple[str | None, str | None] | None:
+    """(session id, message id) of an event, both None where it went nowhere; None for an event that never came."""
+    row = connection.execute(
+        select(ingest.c.session_id, ingest.c.message_id).where(
+            ingest.c.channel_type == channel_type, ingest.c.account_id == account_id, ingest.c.event_key == event_key
+        )
+    ).one_or_none()
+    return None if row is None else (row.session_id, row.message_id)
+
+
 def settle(connection: Connection, rows: Sequence[Ingested]) -> None:
     """Fixes session and message id of events that were taken in before anybody knew where they go."""
     upsert(

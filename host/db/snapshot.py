@@ -4,13 +4,13 @@ Whoever changes chats, wirings, agents, roles or members calls `Routing.refresh(
 """
 
 import json
-import logging
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Protocol, TypeVar
 
+import structlog
 from sqlalchemy import Connection
 
 from host.db import (
@@ -31,7 +31,7 @@ from mailboxes.rows import Address
 
 T = TypeVar("T")
 
-_log = logging.getLogger(__name__)
+log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +119,7 @@ def load(connection: Connection) -> RoutingSnapshot:
         try:
             agent_groups.container_config(group)
         except AgentGroupRefused as error:
-            _log.error("agent group %s: %s", group.id, error)
+            log.error("an agent's configuration is broken", agent_group=group.id, reason=str(error))
     wirings: dict[str, tuple[CompiledWiring, ...]] = {}
     for wiring in messaging_group_agents.every(connection):
         compiled = _compile(wiring)
@@ -152,7 +152,7 @@ def _compile(wiring: Wiring) -> CompiledWiring | None:
             SessionMode(wiring.session_mode),
         )
     except ValueError as error:
-        _log.error("wiring %s of agent group %s is off: %s", wiring.id, wiring.agent_group_id, error)
+        log.error("a broken wiring is off", wiring=wiring.id, agent_group=wiring.agent_group_id, reason=str(error))
         return None
 
 

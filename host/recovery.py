@@ -1,0 +1,81 @@
+"""After a restart: takes up what an earlier host left, and ends what nobody knows any more."""
+
+import asyncio
+import sqlite3
+from collections.abc import Mapping
+
+import structlog
+from sqlalchemy import Connection
+
+from host.db import host_outbox, sessions
+from host.db.engine import CentralDatabase
+from host.db.sessions import ContainerStatus
+from host.delivery import Delivery
+from host.fleet import Fleet
+from host.mailbox import InboundHeld, Item, SessionRef, item_of
+from host.postmaster import Postmaster
+from host.runtime.base import Found, Runtime, RuntimeName, RuntimeUnavailable
+
+FIND_SECONDS = 10.0
+"""How long an engine may take to say what runs."""
+
+log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
+
+
+async def recover(
+    database: CentralDatabase,
+    postmaster: Postmaster,
+    delivery: Delivery,
+    fleet: Fleet,
+    runtimes: Mapping[RuntimeName, Runtime],
+) -> None:
+    """The host's own journals first (opening a mailbox rolls them back), then what is undelivered, then the sandboxes."""
+    active = await database.run(sessions.active)
+    keys = {session.id: SessionRef(session.agent_group_id, session.id) for session in active}
+    left = [keys[session.id] for session in active if session.container_status != ContainerStatus.STOPPED]
+    found = await _find_sandboxes(runtimes, FIND_SECONDS if left else FIND_SECONDS / 5)
+    held = {one.session_id: one for _, one in found}
+    for key in keys.values():
+        await _open_mailbox(postmaster, key, held.get(key.session_id))
+    delivery.add(await database.run(open_outbox))
+    await fleet.adopt([(keys.get(one.session_id), runtime, one) for runtime, one in found], left)
+
+
+async def _open_mailbox(postmaster: Postmaster, key: SessionRef, left: Found | None) -> None:
+    """A mailbox that cannot be opened holds up its own session alone. One that its sandbox holds a lock on costs that
+    sandbox its life."""
+    try:
+        try:
+            await postmaster.recover(key)
+        except InboundHeld:
+            if left is None:
+                raise
+            await left.sandbox.kill()
+            await postmaster.recover(key)
+    except (OSError, sqlite3.Error, InboundHeld) as error:
+        log.error("a mailbox could not be opened at start", session=key.session_id, reason=str(error))
+
+
+def open_outbox(connection: Connection) -> list[Item]:
+    """What the host itself has to say and has not delivered."""
+    return [item_of(row, None) for row in host_outbox.open_rows(connection)]
+
+
+async def _find_sandboxes(runtimes: Mapping[RuntimeName, Runtime], seconds: float) -> list[tuple[Runtime, Found]]:
+    """What runs and is ours. An engine that is away has nothing that we could reach."""
+    found = []
+    for runtime in runtimes.values():
+        try:
+            async with asyncio.timeout(seconds):
+                found += [(runtime, one) for one in await runtime.find_ours()]
+        except (RuntimeUnavailable, TimeoutError) as error:
+            log.info("no sandboxes to find", runtime=runtime.name, reason=str(error))
+    return found
+
+
+async def end_orphans(runtimes: Mapping[RuntimeName, Runtime], fleet: Fleet) -> None:
+    """Ends sandboxes of ours that no session has (a start that was broken off)."""
+    for runtime, one in await _find_sandboxes(runtimes, FIND_SECONDS):
+        if not fleet.knows(one.sandbox.id, one.session_id):
+            log.warning("a sandbox that nobody knows is ended", runtime=runtime.name, session=one.session_id)
+            await one.sandbox.stop(0.0)

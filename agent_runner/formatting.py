@@ -195,18 +195,20 @@ def _interrupted(row: MessageIn, content: dict[str, Any]) -> _Interrupted:
     return _Interrupted(
         turn_id=str(result.get("turn_id", "")),
         message_ids=tuple(i for i in ids if isinstance(i, str)) if isinstance(ids, list) else (),
-        sent=tuple(f'<sent id="{item.get("seq")}">{escape(str(item.get("text", "")))}</sent>'
-                   for item in sent if isinstance(item, dict) and isinstance(item.get("seq"), int))
-        if isinstance(sent, list) else (),
+        sent=tuple(
+            f'<sent id="{item.get("seq")}">{escape(str(item.get("text", "")))}</sent>'
+            for item in sent
+            if isinstance(item, dict) and isinstance(item.get("seq"), int)
+        )
+        if isinstance(sent, list)
+        else (),
     )
 
 
 def _continuation(row: MessageIn, content: dict[str, Any], context: Context) -> str:
     """The messages again, what was said already, which tools had run, and the request to go on."""
     told = _interrupted(row, content)
-    parts = [
-        _GO_ON
-    ]
+    parts = [_GO_ON]
     if context.depth < _MAX_NESTED_CONTINUATIONS:
         inner = Context(context.now, context.zone, context.lookup, context.cut_records, context.depth + 1)
         originals = [original for original in context.lookup(told.message_ids) if original.id != row.id]

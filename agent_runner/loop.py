@@ -150,7 +150,8 @@ class Runner:
         try:
             batch = self._mailbox.next_batch(self._clock.now())
             prompt = self._format(batch) if batch is not None else ""
-        except HostAway:
+        except HostAway as away:
+            log("host_away", "debug", reason=str(away))
             return False
         except Malformed as fault:
             self._set_aside(fault)
@@ -170,9 +171,7 @@ class Runner:
         """The prompt of a batch; a command is its own text. Raises Malformed and HostAway."""
         if batch.command is not CommandClass.NONE:
             return chat_text(batch.rows[0])
-        context = Context(
-            self._clock.now(), self._setup.zone(), self._mailbox.messages, self._transcripts.cut_records
-        )
+        context = Context(self._clock.now(), self._setup.zone(), self._mailbox.messages, self._transcripts.cut_records)
         return format_rows(batch.rows, context, len(batch.omitted))
 
     def _set_aside(self, fault: Malformed) -> None:
@@ -230,9 +229,15 @@ class Runner:
                 self._toolbox = setup.load_toolbox()
             query = self._provider.query(
                 TurnInput(
-                    turn_id=turn.id, prompt=prompt, system=system_prompt(setup.workspace.agent, setup.assistant_name),
-                    transcript=self._transcript, toolbox=self._toolbox, model=setup.model,
-                    working_folder=setup.workspace.home, raw=raw, send=turn.send,
+                    turn_id=turn.id,
+                    prompt=prompt,
+                    system=system_prompt(setup.workspace.agent, setup.assistant_name),
+                    transcript=self._transcript,
+                    toolbox=self._toolbox,
+                    model=setup.model,
+                    working_folder=setup.workspace.home,
+                    raw=raw,
+                    send=turn.send,
                 )
             )
         except Exception as error:  # noqa: BLE001  a provider is foreign code: it must not end the runner

@@ -93,10 +93,22 @@ def _message(row: sqlite3.Row) -> MessageIn:
     if row["channel_type"] is not None and row["platform_id"] is not None:
         address = Address(row["channel_type"], row["account_id"] or "", row["platform_id"], row["thread_id"])
     return MessageIn(
-        id=row["id"], kind=row["kind"], timestamp=row["timestamp"], content=row["content"], address=address,
-        status=row["status"], status_changed=row["status_changed"], process_after=row["process_after"],
-        recurrence=row["recurrence"], tries=row["tries"], seq=row["seq"], series_id=row["series_id"], slot=row["slot"],
-        trigger=bool(row["trigger"]), on_wake=bool(row["on_wake"]), source_session=row["source_session"],
+        id=row["id"],
+        kind=row["kind"],
+        timestamp=row["timestamp"],
+        content=row["content"],
+        address=address,
+        status=row["status"],
+        status_changed=row["status_changed"],
+        process_after=row["process_after"],
+        recurrence=row["recurrence"],
+        tries=row["tries"],
+        seq=row["seq"],
+        series_id=row["series_id"],
+        slot=row["slot"],
+        trigger=bool(row["trigger"]),
+        on_wake=bool(row["on_wake"]),
+        source_session=row["source_session"],
         principal=row["principal"],
     )
 
@@ -330,8 +342,16 @@ class Mailbox:
                 "INSERT INTO messages_out (id, seq, turn_id, in_reply_to, timestamp, kind, channel_type, account_id,"
                 " platform_id, thread_id, content) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
                 (
-                    row.id, seq + 2 * position, turn_id, row.output.in_reply_to, to_text(now), row.output.kind,
-                    to and to.channel_type, to and to.account_id, to and to.platform_id, to and to.thread_id,
+                    row.id,
+                    seq + 2 * position,
+                    turn_id,
+                    row.output.in_reply_to,
+                    to_text(now),
+                    row.output.kind,
+                    to and to.channel_type,
+                    to and to.account_id,
+                    to and to.platform_id,
+                    to and to.thread_id,
                     row.content,
                 ),
             )

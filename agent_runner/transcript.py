@@ -381,6 +381,7 @@ class Transcripts:
         if not isinstance(index, dict):
             return {}
         return {
-            key: value for key, value in index.items()
+            key: value
+            for key, value in index.items()
             if isinstance(value, dict) and all(isinstance(value.get(k), str) for k in ("last_active", "created_at"))
         }

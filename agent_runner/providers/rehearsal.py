@@ -101,8 +101,14 @@ class RehearsalQuery:
         word = words[1] if len(words) > 1 and words[0].startswith("/rehearse") else ""
         rest = words[2] if len(words) > 2 else ""
         commands: dict[str, Callable[[str], Awaitable[list[str] | Failure]]] = {
-            "tool": self._tool, "slow": self._slow, "long": self._long, "send": self._send, "history": self._history,
-            "fail": self._fail, "refuse": self._refuse, "crash": self._crash,
+            "tool": self._tool,
+            "slow": self._slow,
+            "long": self._long,
+            "send": self._send,
+            "history": self._history,
+            "fail": self._fail,
+            "refuse": self._refuse,
+            "crash": self._crash,
         }
         return await commands[word](rest) if word in commands else [HELP]
 

@@ -25,10 +25,10 @@ ROOT = Path(__file__).parents[2]
 HOME_CHAT = Address("telegram", "bot-1", "chat-4711", None)
 DEADLINE = 20.0
 
-_IN = (
-    "id kind timestamp status process_after tries platform_id channel_type account_id thread_id content seq series_id"
-    " trigger on_wake source_session principal"
-).split()
+_IN = [
+    "id", "kind", "timestamp", "status", "process_after", "tries", "platform_id", "channel_type", "account_id",
+    "thread_id", "content", "seq", "series_id", "trigger", "on_wake", "source_session", "principal",
+]  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,10 +70,21 @@ class HostSide:
         self._seq += 2
         address = columns.pop("address", HOME_CHAT)
         row: dict[str, Any] = {
-            "id": f"m-{self._seq}", "kind": Kind.CHAT, "timestamp": to_text(SystemClock().now()), "status": "pending",
-            "process_after": None, "tries": 0, "seq": self._seq, "series_id": None, "trigger": 1, "on_wake": 0,
-            "source_session": None, "principal": None, "platform_id": address and address.platform_id,
-            "channel_type": address and address.channel_type, "account_id": address and address.account_id,
+            "id": f"m-{self._seq}",
+            "kind": Kind.CHAT,
+            "timestamp": to_text(SystemClock().now()),
+            "status": "pending",
+            "process_after": None,
+            "tries": 0,
+            "seq": self._seq,
+            "series_id": None,
+            "trigger": 1,
+            "on_wake": 0,
+            "source_session": None,
+            "principal": None,
+            "platform_id": address and address.platform_id,
+            "channel_type": address and address.channel_type,
+            "account_id": address and address.account_id,
             "thread_id": address and address.thread_id,
             "content": content if isinstance(content, str) else json.dumps(content),
         }
@@ -152,7 +163,14 @@ def _message_out(row: sqlite3.Row) -> MessageOut:
     if row["channel_type"] is not None:
         address = Address(row["channel_type"], row["account_id"], row["platform_id"], row["thread_id"])
     return MessageOut(
-        row["id"], row["seq"], row["turn_id"], row["in_reply_to"], row["timestamp"], row["kind"], row["content"], address
+        row["id"],
+        row["seq"],
+        row["turn_id"],
+        row["in_reply_to"],
+        row["timestamp"],
+        row["kind"],
+        row["content"],
+        address,
     )
 
 
@@ -165,16 +183,32 @@ class RunnerProcess:
 
     @classmethod
     async def start(cls, host: HostSide, *arguments: str, preload: str = "sys", **environment: str) -> "RunnerProcess":
-        """Starts one the way a sandbox does, but for the import path. `preload` is a module with providers for tests."""
+        """Starts one the way a sandbox does, but for the import path. `preload`: a module with providers for tests."""
         w = host.workspace
         code = (
             f"import sys; sys.path.insert(0, {str(ROOT)!r}); import {preload};"
             " from agent_runner.__main__ import main; sys.exit(main())"
         )
         process = await asyncio.create_subprocess_exec(
-            sys.executable, "-I", "-c", code, "--inbound", w.inbound, "--outbound", w.outbound, "--state", w.state,
-            "--run", w.run, "--agent", w.agent, *arguments,
-            cwd="/", stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.PIPE,
+            sys.executable,
+            "-I",
+            "-c",
+            code,
+            "--inbound",
+            w.inbound,
+            "--outbound",
+            w.outbound,
+            "--state",
+            w.state,
+            "--run",
+            w.run,
+            "--agent",
+            w.agent,
+            *arguments,
+            cwd="/",
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.DEVNULL,
+            stderr=asyncio.subprocess.PIPE,
             env={"PATH": os.environ["PATH"], "AGENT_PROVIDER": "rehearsal", **environment},
         )
         return cls(host, process)
@@ -193,13 +227,24 @@ class RunnerProcess:
     async def answered(self, *message_ids: str) -> Snapshot:
         """Until the claim on each is completed."""
         return await self.until(
-            lambda s: all(any(c["message_id"] == m and c["state"] == "completed" for c in s.claims) for m in message_ids)
+            lambda s: all(
+                any(c["message_id"] == m and c["state"] == "completed" for c in s.claims) for m in message_ids
+            )
         )
 
     async def errors(self) -> str:
         """What it wrote to standard error, to its end."""
         assert self.process.stderr is not None
         return (await self.process.stderr.read()).decode()
+
+    async def logged(self, event: str) -> None:
+        """Until it logs the event; what it logged before is used up."""
+        assert self.process.stderr is not None
+        async with asyncio.timeout(DEADLINE):
+            while line := await self.process.stderr.readline():
+                if json.loads(line)["event"] == event:
+                    return
+        raise AssertionError(f"the runner ended without logging {event}")
 
     async def ended(self) -> int:
         """Its exit code."""
@@ -240,4 +285,3 @@ class Bell:
             self._task.cancel()
             self.line.close()
         self._listener.close()
-

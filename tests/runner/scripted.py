@@ -1,4 +1,4 @@
-"""A provider for tests, `scripted`: does what the first word of the first message says. It records what it was given."""
+"""A provider for tests, `scripted`: does what the first word of the first message says, and notes what it was given."""
 
 import json
 import re
@@ -33,7 +33,10 @@ class Script:
         self.turn = turn
         self.pushed: list[str] = []
         seen = {
-            "prompt": turn.prompt, "system": turn.system, "raw": turn.raw, "history": turn.transcript.messages(),
+            "prompt": turn.prompt,
+            "system": turn.system,
+            "raw": turn.raw,
+            "history": turn.transcript.messages(),
             "tools": turn.toolbox.schemas(),
         }
         with (turn.transcript.path.parent.parent / SEEN).open("a") as file:
@@ -60,7 +63,9 @@ class Script:
         elif word == "silent":
             yield Progress("nothing comes of it")
         elif word == "toolfail":
-            transcript.append_assistant([{"type": "tool_use", "id": "tu-1", "name": "bash", "input": {"command": "ls"}}])
+            transcript.append_assistant(
+                [{"type": "tool_use", "id": "tu-1", "name": "bash", "input": {"command": "ls"}}]
+            )
             transcript.append_tool_results([{"type": "tool_result", "tool_use_id": "tu-1", "content": "SOME-FILES"}])
             yield Progress("second call")
             yield Failure("The model's service answered 500.", retryable=True)

@@ -20,7 +20,9 @@ def waiting(seq: int, origin: tuple[str, ...] = HERE, *, starts: bool = True) ->
 
 def row(seq: int, text: str = "hi", *, trigger: bool = True, on_wake: bool = False, kind: str = "chat") -> MessageIn:
     content = json.dumps({"text": text})
-    return MessageIn(f"m-{seq}", kind, "", content, Address("telegram", "a", "1"), seq=seq, trigger=trigger, on_wake=on_wake)
+    return MessageIn(
+        f"m-{seq}", kind, "", content, Address("telegram", "a", "1"), seq=seq, trigger=trigger, on_wake=on_wake
+    )
 
 
 def seqs(batch: Batch) -> list[int]:
@@ -78,9 +80,14 @@ def test_a_single_larger_row_goes_alone() -> None:
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        ("/help", CommandClass.PASS), ("/help me", CommandClass.PASS), ("/help@my_bot", CommandClass.PASS),
-        ("/rehearse slow 1", CommandClass.PASS), ("/start", CommandClass.FILTER), ("/clear", CommandClass.ADMIN),
-        ("/nothing we know", CommandClass.NONE), ("say /help", CommandClass.NONE),
+        ("/help", CommandClass.PASS),
+        ("/help me", CommandClass.PASS),
+        ("/help@my_bot", CommandClass.PASS),
+        ("/rehearse slow 1", CommandClass.PASS),
+        ("/start", CommandClass.FILTER),
+        ("/clear", CommandClass.ADMIN),
+        ("/nothing we know", CommandClass.NONE),
+        ("say /help", CommandClass.NONE),
     ],
 )
 def test_a_command_goes_alone_and_text_waits_behind_it(text: str, expected: CommandClass) -> None:

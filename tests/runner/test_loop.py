@@ -2,6 +2,8 @@
 
 import json
 import signal
+import subprocess
+import sys
 from typing import Any
 
 import pytest
@@ -14,6 +16,16 @@ from mailboxes.rows import Address
 from tests.runner.conftest import Start
 from tests.runner.harness import HOME_CHAT, Bell, HostSide
 from tests.runner.scripted import SEEN
+
+DIE_IN_A_COMMIT = """
+import os, signal, sqlite3, sys
+db = sqlite3.connect(sys.argv[1], isolation_level=None)
+db.execute("PRAGMA cache_size=1")
+db.execute("BEGIN IMMEDIATE")
+for n in range(200):
+    db.execute("INSERT INTO destinations VALUES (?, 'x', ?)", (str(n), "x" * 3000))
+os.kill(os.getpid(), signal.SIGKILL)
+"""
 
 OTHER_CHAT = Address("slack", "acme", "C99", "171.5")
 SCRIPTED = {"preload": "tests.runner.scripted", "AGENT_PROVIDER": "scripted"}
@@ -51,7 +63,11 @@ async def test_while_a_turn_runs_its_row_is_claimed_and_the_runner_busy(host: Ho
     claim = snapshot.claim(message)
     assert claim is not None
     assert snapshot.state is not None
-    assert (claim["state"], snapshot.state["state"], snapshot.state["turn_id"]) == ("processing", "busy", claim["turn_id"])
+    assert (claim["state"], snapshot.state["state"], snapshot.state["turn_id"]) == (
+        "processing",
+        "busy",
+        claim["turn_id"],
+    )
     assert snapshot.messages == []
 
 
@@ -157,7 +173,9 @@ async def test_the_last_row_with_an_address_says_where_the_answer_goes(host: Hos
         ("task", {"prompt": "x"}, HOME_CHAT, ("chat", {"text": "answer to this"})),
         ("task", {"prompt": "x"}, None, ("task", {"result": "answer to this", "status": "completed"})),
         (
-            "webhook", {"source": "s", "event": "e", "payload": {}}, None,
+            "webhook",
+            {"source": "s", "event": "e", "payload": {}},
+            None,
             ("webhook", {"response": {"status": 200, "body": "answer to this"}}),
         ),
         ("system", {"action": "a", "status": "s", "result": {}}, HOME_CHAT, ("chat", {"text": "answer to this"})),
@@ -194,7 +212,9 @@ async def test_a_hundred_deltas_are_one_row(host: HostSide, start: Start) -> Non
     assert snapshot.texts() == ["one answer of a hundred parts"]
 
 
-async def test_results_wait_for_their_input_to_be_answered_and_blank_ones_make_no_row(host: HostSide, start: Start) -> None:
+async def test_results_wait_for_their_input_to_be_answered_and_blank_ones_make_no_row(
+    host: HostSide, start: Start
+) -> None:
     runner = await start(**SCRIPTED)
     snapshot = await runner.answered(host.chat("twice"))
     assert snapshot.texts() == ["first", "second"]
@@ -276,7 +296,9 @@ async def test_a_row_waits_until_it_is_due(host: HostSide, start: Start) -> None
 
 async def test_rows_that_only_ride_along_wait_for_one_that_starts_a_turn(host: HostSide, start: Start) -> None:
     bystander = host.chat("overheard", trigger=0)
-    notice = host.put({"action": "undelivered", "status": "failed", "result": {}}, kind="system", address=None, on_wake=1)
+    notice = host.put(
+        {"action": "undelivered", "status": "failed", "result": {}}, kind="system", address=None, on_wake=1
+    )
     runner = await start(**SCRIPTED)
     elsewhere = host.chat("elsewhere", address=OTHER_CHAT)
     snapshot = await runner.answered(elsewhere)
@@ -323,7 +345,9 @@ async def test_numbers_are_odd_and_go_on_above_all_that_was_ever_said(host: Host
     assert [row.seq for row in snapshot.messages] == [47]
 
 
-async def test_what_the_host_has_taken_over_and_judged_is_deleted_with_the_next_commit(host: HostSide, start: Start) -> None:
+async def test_what_the_host_has_taken_over_and_judged_is_deleted_with_the_next_commit(
+    host: HostSide, start: Start
+) -> None:
     runner = await start()
     first = host.chat("first")
     await runner.answered(first)
@@ -355,7 +379,9 @@ async def test_a_full_file_waits_for_the_host_and_never_grows_past_its_limit(hos
     runner = await start()
     rows = [host.chat("/rehearse long 200000") for _ in range(8)]
     path = host.workspace.outbound / "outbound.db"
-    while (snapshot := host.snapshot()) and not all(s and s["state"] == "completed" for s in map(snapshot.claim, rows[-1:])):
+    while (snapshot := host.snapshot()) and not all(
+        s and s["state"] == "completed" for s in map(snapshot.claim, rows[-1:])
+    ):
         assert path.stat().st_size <= MAX_OUTBOUND_BYTES
         if len(snapshot.messages) >= 4:
             host.take_over()
@@ -403,13 +429,10 @@ async def test_help_lists_what_can_be_rehearsed(host: HostSide, start: Start) ->
     assert snapshot.texts() == [HELP, HELP]
 
 
-async def test_a_hot_journal_of_the_host_is_waited_out(host: HostSide, start: Start) -> None:
-    runner = await start()
+async def test_a_hot_journal_of_a_host_that_died_is_waited_out(host: HostSide, start: Start) -> None:
+    runner = await start(LOG_LEVEL="debug")
     await runner.answered(host.chat("first"))
-    journal = host.workspace.inbound / "inbound.db-journal"
-    second = host.chat("second")
-    database = (host.workspace.inbound / "inbound.db").read_bytes()
-    header = bytes.fromhex("d9d505f920a163d7") + bytes(4) + bytes(4) + (len(database) // 4096).to_bytes(4, "big")
-    journal.write_bytes(header.ljust(512, b"\0"))
-    journal.unlink()
-    await runner.answered(second)
+    subprocess.run([sys.executable, "-c", DIE_IN_A_COMMIT, host.workspace.inbound / "inbound.db"], check=False)
+    assert (host.workspace.inbound / "inbound.db-journal").read_bytes()[:1] == b"\xd9"
+    await runner.logged("host_away")
+    await runner.answered(host.chat("second"))

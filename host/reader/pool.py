@@ -12,7 +12,7 @@ import socket
 import subprocess
 import sys
 import time
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any, Self
 
@@ -207,7 +207,15 @@ class Reader:
 def _charged(worker: _Worker, image: bytes, after_seq: int) -> Snapshot:
     """One read with what it cost: the worker's processor time and this thread's."""
     theirs, ours = worker.processor_seconds(), time.thread_time()
-    reply = json.loads(worker.ask(image, after_seq))
+    try:
+        snapshot = _parse(json.loads(worker.ask(image, after_seq)))
+    except (ValueError, LookupError, TypeError, RecursionError) as error:
+        raise _WorkerFailed("the reader's reply makes no sense") from error
+    spent = worker.processor_seconds() - theirs + time.thread_time() - ours
+    return replace(snapshot, spent_seconds=min(spent, STALL_SECONDS))
+
+
+def _parse(reply: dict[str, Any]) -> Snapshot:
     if "refused" in reply:
         raise BadFile(reply["refused"])
     return Snapshot(
@@ -216,7 +224,7 @@ def _charged(worker: _Worker, image: bytes, after_seq: int) -> Snapshot:
         state=RunnerState(*reply["state"]) if reply["state"] else None,
         bad_rows=tuple(BadRow(*row) for row in reply["bad"]),
         more=reply["more"],
-        spent_seconds=min(worker.processor_seconds() - theirs + time.thread_time() - ours, STALL_SECONDS),
+        spent_seconds=0.0,
     )
 
 

@@ -332,7 +332,7 @@ def test_two_processes_hammer_one_mailbox_and_no_row_is_lost(tmp_path: Path, inb
     assert [process.returncode for process in processes] == [0, 0]
     assert host["written"] > 20
     assert runner["claimed"] == host["written"]
-    # Commits back to back may starve a reader past its 250 ms; `reading` makes that a wait, and never an error or a loss.
+    # Commits back to back may starve a reader past its 250 ms; `reading` makes that a wait, no error and no loss.
     assert set(runner["away"]) <= {"SQLITE_BUSY"}
     for path, table in (
         (inbound, "messages_in"),

@@ -248,6 +248,7 @@ FAILING_WORKERS = {
     "spins": "while True: pass",
     "dies": "import os, signal; os.kill(os.getpid(), signal.SIGKILL)",
     "dies in its reply": "os.write(0, (1000).to_bytes(4) + b'{')",
+    "answers nonsense": "os.write(0, (2).to_bytes(4) + b'[]')",
     "floods": "os.write(0, b'\\xff' * 1000)",
 }
 """What a worker does with an image once something has broken it: stand-ins for a crash that nobody has found yet."""

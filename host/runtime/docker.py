@@ -28,7 +28,7 @@ from host.runtime.base import (
     SandboxRefused,
     SandboxSpec,
 )
-from host.runtime.cage import INSTALLATION_ID, LOG_BYTES, check, digest, log_path, mounts_of, write_log
+from host.runtime.cage import INSTALLATION_ID, check, digest, log_path, mounts_of, write_log
 from host.runtime.engine import ENGINE_ERRORS, connect, why_away
 from host.runtime.probe import SCRIPT, judge, probe_spec
 from mailboxes.clock import Clock
@@ -65,7 +65,7 @@ def container_options(
 
     `image_variables` are the names that the image itself sets: an entry without "=" takes one away again.
     """
-    ours = {"PATH": PATH, "HOME": str(SANDBOX.home), **spec.environment}
+    ours = {**spec.environment, "PATH": PATH, "HOME": str(SANDBOX.home)}
     unset = sorted({"HOSTNAME", *image_variables} - set(ours))
     limits = spec.limits
     options: dict[str, Any] = {
@@ -147,7 +147,7 @@ class DockerRuntime:
         """Asks the engine, then tries a sandbox of our image where it is there."""
         try:
             return await self._call(self._probe)
-        except (RuntimeUnavailable, SandboxRefused) as error:
+        except (RuntimeUnavailable, SandboxRefused, OSError) as error:
             return Probe(False, (str(error),))
 
     async def start(self, spec: SandboxSpec) -> "_Container":
@@ -164,7 +164,7 @@ class DockerRuntime:
             try:
                 await self._call(self._start, container_id)
             except (RuntimeUnavailable, SandboxRefused):
-                del self._containers[container_id]
+                self.forget(container_id)
                 raise
         finally:
             self._starting.discard(name)
@@ -381,11 +381,9 @@ class DockerRuntime:
         return Exit(int(state["ExitCode"]), detail)
 
     def _keep_output(self, container_id: str, session_id: str) -> None:
-        kept = b""
-        for chunk in self._connect().logs(container_id, stdout=True, stderr=True, stream=True):
-            kept = (kept + chunk)[-LOG_BYTES:]
-        if kept and is_row_id(session_id):
-            write_log(log_path(self._logs, session_id, self._clock.now()), kept)
+        output = self._connect().logs(container_id, stdout=True, stderr=True)  # the engine keeps 1 MiB at most
+        if output and is_row_id(session_id):
+            write_log(log_path(self._logs, session_id, self._clock.now()), output)
 
     def _remove(self, container_id: str) -> None:
         try:
@@ -489,4 +487,5 @@ class _Container:
 
 def _refused(what: str, error: APIError) -> RuntimeUnavailable | SandboxRefused:
     reason = f"The container engine refused to start {what}: {error.explanation or error}"
-    return SandboxRefused(reason) if (error.status_code or 500) < 500 else RuntimeUnavailable(reason)
+    passing = error.status_code == 409 or (error.status_code or 500) >= 500  # 409: the name is being given free
+    return RuntimeUnavailable(reason) if passing else SandboxRefused(reason)

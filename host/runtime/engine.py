@@ -8,7 +8,7 @@ from docker.errors import DockerException
 from docker.utils import kwargs_from_env
 from requests.exceptions import RequestException
 
-ENGINE_ERRORS = (DockerException, RequestException, OSError)
+ENGINE_ERRORS = (DockerException, RequestException)
 """All that the client raises when the engine fails or is away."""
 
 
@@ -17,8 +17,11 @@ def connect(base_url: str | None, timeout: float) -> docker.APIClient:
     path = address(base_url).removeprefix("unix://")
     if path.startswith("/"):
         # The client hides why it could not connect in a text, and leaves its socket open.
-        with socket.socket(socket.AF_UNIX) as door:
-            door.connect(path)
+        try:
+            with socket.socket(socket.AF_UNIX) as door:
+                door.connect(path)
+        except OSError as error:
+            raise DockerException(f"{path}: {error.strerror}") from error
     where = {"base_url": base_url} if base_url else kwargs_from_env()
     return docker.APIClient(timeout=int(timeout), **where)
 
@@ -31,7 +34,7 @@ def address(base_url: str | None) -> str:
 def why_away(error: Exception, base_url: str | None) -> str:
     """The sentence for somebody whose engine does not answer."""
     where = address(base_url)
-    if isinstance(error, PermissionError) or "PermissionError" in str(error):
+    if isinstance(error.__cause__, PermissionError) or "PermissionError" in str(error):
         return (
             f"The container engine at {where} is there, but you may not use it. Run: sudo usermod -aG docker $USER\n"
             "It takes effect at your next login, or at once in a shell started by: newgrp docker"

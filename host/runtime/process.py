@@ -14,7 +14,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import structlog
@@ -106,7 +106,7 @@ def cage_arguments(spec: SandboxSpec, place: Place, *, as_root: bool) -> list[st
 
 
 def _environment(spec: SandboxSpec, place: Place) -> dict[str, str]:
-    return {"PATH": f"{place.prefix}/bin:{_SYSTEM_PATH}", "HOME": str(SANDBOX.home), **spec.environment}
+    return {**spec.environment, "PATH": f"{place.prefix}/bin:{_SYSTEM_PATH}", "HOME": str(SANDBOX.home)}
 
 
 def _outer_environment() -> dict[str, str]:
@@ -196,7 +196,8 @@ class ProcessRuntime:
 
     def options_hash(self, spec: SandboxSpec) -> str:
         """See `Runtime`."""
-        return digest([self._arguments(spec), sorted(spec.environment.items())])
+        environment = sorted(spec.environment.items())
+        return digest([self._arguments(spec), environment, spec.uid, spec.gid, asdict(spec.limits)])
 
     async def start(self, spec: SandboxSpec) -> "_Process":
         """See `Runtime`. Call it from the thread of a loop that lives as long as the host does."""

@@ -6,6 +6,8 @@ import json
 import os
 import secrets
 import shutil
+import subprocess
+import sys
 import tempfile
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager
@@ -18,12 +20,17 @@ import pytest
 from host.runtime.base import Exit, Limits, SandboxSpec
 from host.runtime.docker import PYTHON, DockerRuntime
 from host.runtime.image import build, image_exists, image_tag
-from host.runtime.process import ProcessRuntime, python_prelude
+from host.runtime.process import Place, ProcessRuntime, python_prelude
 from mailboxes.clock import SystemClock
 
 CI_BASE = "innkeeper-ci-base"
 DEADLINE = 20.0
 AGENT_ID = 2_000_000_007
+ROOT = Path(__file__).resolve().parents[2]
+USER = 12345
+AS_USER = ("setpriv", "--reuid", str(USER), "--regid", str(USER), "--clear-groups")
+
+needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
 
 DOOR = """
 import socket
@@ -165,6 +172,25 @@ def runtime(request: pytest.FixtureRequest) -> Caged:
         return caged
     make: Callable[..., CagedDocker] = request.getfixturevalue("containers")
     return make()
+
+
+def packages() -> str:
+    """PYTHONPATH of a child that runs another interpreter than ours."""
+    return os.pathsep.join([str(ROOT), *(str(folder) for folder in Place.here().packages)])
+
+
+def system_python() -> str:
+    """The one that runs the tests may lie in root's home, where an ordinary user cannot start it."""
+    version = f"python{sys.version_info.major}.{sys.version_info.minor}"
+    return f"/usr/bin/{version}" if Path("/usr/bin", version).exists() else sys.executable
+
+
+def as_user(code: str, folder: Path, path: str | None = None) -> subprocess.CompletedProcess[str]:
+    """Runs Python as an ordinary user whose home is `folder`."""
+    os.chown(folder, USER, USER)
+    command = [*AS_USER, system_python(), "-c", code]
+    environment = {"PATH": path or os.environ["PATH"], "PYTHONPATH": packages(), "FOLDER": str(folder), "USER": "ada"}
+    return subprocess.run(command, env=environment, cwd=folder, capture_output=True, text=True, timeout=50, check=False)
 
 
 def output_of(logs: Path, session_id: str) -> str:

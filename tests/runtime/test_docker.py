@@ -16,10 +16,9 @@ from structlog.testing import capture_logs
 
 from host.runtime.base import AlreadyRunning, Limits, Mount, RuntimeUnavailable, SandboxRefused, SandboxSpec
 from host.runtime.docker import DockerRuntime, container_options
-from host.runtime.engine import why_away
 from mailboxes.clock import SystemClock
 from tests.fakes.engine_door import EngineDoor
-from tests.runtime.conftest import DEADLINE, DOOR, CagedDocker, door, output_of, run
+from tests.runtime.conftest import DEADLINE, DOOR, CagedDocker, as_user, door, needs_root, output_of, run
 
 MakeRuntime = Callable[..., CagedDocker]
 
@@ -240,11 +239,31 @@ async def test_without_an_engine_every_call_says_what_to_do(spec: SandboxSpec, r
         await runtime.close()
 
 
-def test_somebody_who_may_not_use_the_engine_is_told_the_line_that_changes_it() -> None:
-    error = docker.errors.DockerException("('Connection aborted.', PermissionError(13, 'Permission denied'))")
-    text = why_away(error, "unix:///var/run/docker.sock")
-    assert "sudo usermod -aG docker $USER" in text
-    assert "newgrp docker" in text
+@pytest.mark.docker
+@needs_root
+def test_somebody_who_may_not_use_the_engine_is_told_the_line_that_changes_it(root: Path) -> None:
+    done = as_user(_PROBE, root)
+    assert done.returncode == 0, done.stderr
+    assert "is there, but you may not use it" in done.stdout
+    assert "sudo usermod -aG docker $USER" in done.stdout
+    assert "newgrp docker" in done.stdout
+
+
+_PROBE = """
+import asyncio, os
+from pathlib import Path
+from host.runtime.docker import DockerRuntime
+from mailboxes.clock import SystemClock
+
+async def main():
+    runtime = DockerRuntime("test-none", "innkeeper-agent:none", Path(os.environ["FOLDER"]), SystemClock())
+    probe = await runtime.probe()
+    assert not probe.usable
+    print(*probe.problems)
+    await runtime.close()
+
+asyncio.run(main())
+"""
 
 
 # The engine's client forgets a socket that it could not connect; it is collected before the next test.

@@ -14,32 +14,17 @@ import pytest
 
 from host.runtime.base import SandboxRefused, SandboxSpec
 from host.runtime.process import Place, ProcessRuntime, cage_arguments
-from tests.runtime.conftest import DEADLINE, CagedProcess, run
-
-ROOT = Path(__file__).resolve().parents[2]
-USER = 12345
-AS_USER = ("setpriv", "--reuid", str(USER), "--regid", str(USER), "--clear-groups")
-
-needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
-
-
-def _packages() -> str:
-    return os.pathsep.join([str(ROOT), *(str(folder) for folder in Place.here().packages)])
-
-
-def _system_python() -> str:
-    """The one that runs the tests may lie in root's home, where an ordinary user cannot start it."""
-    version = f"python{sys.version_info.major}.{sys.version_info.minor}"
-    return f"/usr/bin/{version}" if Path("/usr/bin", version).exists() else sys.executable
-
-
-def as_user(code: str, folder: Path, path: str | None = None) -> subprocess.CompletedProcess[str]:
-    """Runs Python as an ordinary user whose home is `folder`."""
-    os.chown(folder, USER, USER)
-    command = [*AS_USER, _system_python(), "-c", code]
-    environment = {"PATH": path or os.environ["PATH"], "PYTHONPATH": _packages(), "FOLDER": str(folder), "USER": "ada"}
-    return subprocess.run(command, env=environment, cwd=folder, capture_output=True, text=True, timeout=50, check=False)
-
+from tests.runtime.conftest import (
+    AS_USER,
+    DEADLINE,
+    USER,
+    CagedProcess,
+    as_user,
+    needs_root,
+    packages,
+    run,
+    system_python,
+)
 
 _AS_USER = """
 import asyncio, json, os
@@ -209,8 +194,8 @@ def _below(pid: int) -> list[int]:
 async def test_a_host_that_is_killed_takes_its_cages_along(root: Path, user: bool) -> None:
     if user:
         os.chown(root, USER, USER)
-    command = [*AS_USER, _system_python()] if user else [sys.executable]
-    environment = {"PATH": os.environ["PATH"], "PYTHONPATH": _packages(), "FOLDER": str(root)}
+    command = [*AS_USER, system_python()] if user else [sys.executable]
+    environment = {"PATH": os.environ["PATH"], "PYTHONPATH": packages(), "FOLDER": str(root)}
     host = await asyncio.create_subprocess_exec(
         *command, "-c", _HOST, env=environment, stdout=subprocess.PIPE, start_new_session=True
     )

@@ -186,6 +186,7 @@ class Host:
         self.terminal.register(self.control)
         await self.control.start()
         try:
+            await self.images.look()
             await recover(self.database, self.postmaster, self.delivery, self.fleet, self.runtimes)
             await self._open_channel(self.terminal)
             await self.intake.recover()

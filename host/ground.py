@@ -20,7 +20,7 @@ from host.fleet import Prepared
 from host.home import Home
 from host.mailbox import SessionRef
 from host.postmaster import COUNTER
-from host.runtime.base import Limits, Runtime, RuntimeName, SandboxRefused, SandboxSpec
+from host.runtime.base import Limits, Runtime, RuntimeName, RuntimeUnavailable, SandboxRefused, SandboxSpec
 from host.settings import CurrentSettings
 from mailboxes.clock import Clock
 from mailboxes.layout import BROKER_SOCKET
@@ -65,7 +65,9 @@ class Ground:
         return RuntimeName(chosen)
 
     async def prepare(self, key: SessionRef) -> Prepared:
-        """Makes a session's folders whole and says how to start it. Raises SandboxRefused."""
+        """Makes a session's folders whole and says how to start it. Raises SandboxRefused, RuntimeUnavailable."""
+        if self.preferred() == RuntimeName.DOCKER and not self.image_ready:
+            raise RuntimeUnavailable("The image for containers is not there yet. See: host status")
         session, group = await self._rows(key)
         settings = self._settings.value
         default = settings.provider or default_provider(has_key=await self._keys.current() is not None)

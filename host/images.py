@@ -1,16 +1,20 @@
 """The agent image: built in the background when it is missing, so that nobody waits for it."""
 
 import asyncio
+import contextlib
 from collections.abc import Awaitable, Callable
 from typing import Protocol, TypeAlias
 
 import structlog
 
-from host.runtime.base import Runtime, RuntimeName
+from host.runtime.base import Runtime, RuntimeName, RuntimeUnavailable
 from host.runtime.image import BuildFailed, build, image_exists, image_tag, prune_images
 
 RETRY_SECONDS = 300.0
 """An engine that is away, or a build that failed, is tried again so much later."""
+
+LOOK_SECONDS = 2.0
+"""How long the start of the host waits for an engine that may not be there."""
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 
@@ -35,16 +39,25 @@ class Images:
         self.state = "not looked at yet"
         self.problem = ""
 
+    async def look(self) -> None:
+        """Whether today's image is there already; quick, and for the start: an engine that does not answer is no error."""
+        if self._wanted:
+            with contextlib.suppress(RuntimeUnavailable, TimeoutError):
+                async with asyncio.timeout(LOOK_SECONDS):
+                    self._moves.image_ready = await asyncio.to_thread(image_exists, await asyncio.to_thread(image_tag))
+        if self._moves.image_ready:
+            self.state = "ready"
+
     async def run(self) -> None:
         """Keeps trying until containers can be used; returns never."""
-        while self._wanted and not self._moves.image_ready:
+        while self._wanted:
             await self._try()
-            if not self._moves.image_ready:
-                await asyncio.sleep(RETRY_SECONDS)
+            if self._moves.image_ready:
+                break
+            await asyncio.sleep(RETRY_SECONDS)
         await asyncio.Event().wait()
 
     async def _try(self) -> None:
-        self.state = "looking at the engine"
         probe = await self._runtime.probe()
         if not probe.usable:
             self.state, self.problem = "no engine", " ".join(probe.problems)
@@ -52,7 +65,7 @@ class Images:
             return
         try:
             await self.make_ready(_to_log)
-        except BuildFailed as failed:
+        except (BuildFailed, RuntimeUnavailable) as failed:
             self.state, self.problem = "the build failed", str(failed)
             log.error("the agent image could not be built", reason=self.problem)  # noqa: TRY400
             return

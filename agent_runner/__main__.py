@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from agent_runner.log import log
 from agent_runner.loop import Runner, Setup, log_error
-from agent_runner.mailbox import Mailbox, NoMailbox
+from agent_runner.mailbox import Mailbox, NoMailbox, roll_back
 from agent_runner.providers.registry import UnknownProvider, find_provider
 from mailboxes.clock import SystemClock
 from mailboxes.layout import OUTBOUND_LOCK, SANDBOX, Workspace
@@ -30,6 +30,11 @@ EXIT_FAULT = 70
 """The exit code of a runner that met an error it has no name for (EX_SOFTWARE)."""
 
 
+MODE, RECOVER = "RUNNER_MODE", "recover"
+"""With this in its environment the runner only rolls a journal back that its predecessor left, so that the host can read
+the file and judge the claims in it before a runner starts that would drop them."""
+
+
 def main(argv: list[str] | None = None) -> int:
     """Runs one runner; returns its exit code."""
     arguments = _parser().parse_args(argv)
@@ -38,6 +43,9 @@ def main(argv: list[str] | None = None) -> int:
     try:
         setup = _setup(workspace, os.environ, tools=not arguments.no_tools)
         lock = _lock(workspace.outbound / OUTBOUND_LOCK)
+        if os.environ.get(MODE) == RECOVER:
+            roll_back(workspace)
+            return 0
         mailbox = Mailbox(workspace)
     except (UnknownProvider, NoMailbox) as error:
         _say(str(error))

@@ -7,7 +7,7 @@ never fails a row and computes no back-off (that is the host's). It changes no s
 import json
 import sqlite3
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -119,6 +119,16 @@ _LIGHT = (
     " principal FROM messages_in WHERE status = 'pending' AND (process_after IS NULL OR process_after <= ?)"
     " ORDER BY seq"
 )
+
+
+def roll_back(workspace: Workspace) -> None:
+    """Makes outbound.db whole after a runner that died in a commit: the first read does it. Raises NoMailbox."""
+    try:
+        connection = open_outbound(workspace.outbound / OUTBOUND_DB)
+    except HostAway as error:
+        raise NoMailbox(f"There is no mailbox in {workspace.outbound} ({error}).") from error
+    with closing(connection):
+        connection.execute("SELECT count(*) FROM runner_state")
 
 
 class Mailbox:

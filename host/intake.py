@@ -6,11 +6,12 @@ moment share that transaction. A mailbox that cannot be written holds up its own
 """
 
 import asyncio
-import logging
+import sqlite3
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
+import structlog
 from sqlalchemy import Connection
 from sqlalchemy.exc import IntegrityError, OperationalError
 
@@ -23,6 +24,7 @@ from host.db.ingest import Ingested
 from host.db.ingest_spool import Spooled
 from host.db.sessions import Session, SessionKey
 from host.db.snapshot import Routing
+from host.mailbox import InboundHeld
 from host.router import Decision, Deliver, Drop, Refuse, Resolver, by_wiring, decide
 from mailboxes.clock import Clock, to_text
 from mailboxes.crash import crash_at
@@ -35,7 +37,7 @@ _BACK_OFF_SECONDS = (1.0, 2.0, 5.0, 15.0, 60.0)
 _MAX_BATCH = 500
 """Accepts that share one transaction at most."""
 
-_log = logging.getLogger(__name__)
+log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,7 +168,12 @@ class Intake:
                     await self._commit([accept])
                 return
             for accept in batch:
-                _log.warning("events of %s/%s were not taken: %s", accept.channel_type, accept.account_id, error)
+                log.warning(
+                    "events were not taken",
+                    channel=accept.channel_type,
+                    account=accept.account_id,
+                    reason=str(error),
+                )
                 if not accept.future.done():
                     accept.future.set_exception(error)
             return
@@ -251,12 +258,13 @@ class Intake:
             plan.refusals.append((message_id, event, decision.text))
         elif isinstance(decision, Drop):
             address = event.address
-            _log.info(
-                "dropped a message of chat %r on %s/%s: %s",
-                address.platform_id,
-                address.channel_type,
-                address.account_id,
-                decision.reason,
+            log.info(
+                "a message was dropped",
+                reason=decision.reason,
+                channel=address.channel_type,
+                account=address.account_id,
+                chat=address.platform_id,
+                event_key=event.event_key,
             )
 
     def _sessions(self, connection: Connection, keys: Sequence[SessionKey], now: str) -> dict[SessionKey, Session]:
@@ -284,7 +292,7 @@ class Intake:
             session = sessions.get(connection, row.session_id)
             group = agent_groups.get(connection, session.agent_group_id) if session else None
             if session is None or group is None:
-                _log.error("the session %s of the spooled message %s is gone", row.session_id, row.message_id)
+                log.error("the session of a message is gone", session=row.session_id, message=row.message_id)
                 connection.execute(ingest_spool.FORGET, {"done": row.message_id})
                 continue
             principal = event.sender.user_id(event.address.channel_type)
@@ -329,8 +337,12 @@ class Intake:
             try:
                 await self._put(routed)
                 return
-            except Exception:  # noqa: BLE001  whatever a mailbox does, its messages wait for it
-                _log.exception("message %s cannot be written to session %s yet", routed.message.id, session_id)
+            except (OSError, sqlite3.Error, InboundHeld) as error:
+                log.warning(
+                    "a mailbox cannot be written yet", session=session_id, message=routed.message.id, reason=str(error)
+                )
+            except Exception:
+                log.exception("a mailbox cannot be written yet", session=session_id, message=routed.message.id)
             self._backing_off.add(session_id)
             try:
                 if self._closing:

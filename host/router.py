@@ -4,11 +4,12 @@ The order: a resolver names the agent and the session (the wirings by priority, 
 unknown-sender policy, then the gate of the administrative commands.
 """
 
-import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib.metadata import entry_points
 from typing import TypeAlias
+
+import structlog
 
 from host.channels.base import InboundEvent
 from host.db.agent_groups import AgentGroup
@@ -24,7 +25,7 @@ ENTRY_POINTS = "innkeeper.routers"
 _PATTERN_CHARACTERS = 8192
 """A trigger pattern sees this much of a text: it is the owner's, the text is anybody's, and some patterns are slow."""
 
-_log = logging.getLogger(__name__)
+log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,8 +167,8 @@ def _resolve(
     for ask in resolvers:
         try:
             answer = ask(event, chat, snapshot)
-        except Exception:  # noqa: BLE001  a plugin must not stop a chat
-            _log.exception("the resolver %r failed; the next one is asked", ask)
+        except Exception:
+            log.exception("a resolver failed; the next one is asked", resolver=repr(ask))
             continue
         if answer is not None:
             return answer

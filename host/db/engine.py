@@ -5,7 +5,6 @@ transaction, so that a thousand of them cost one sync of the disk.
 """
 
 import asyncio
-import logging
 import sqlite3
 import threading
 from collections.abc import Callable, Mapping, Sequence
@@ -14,6 +13,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import TypeVar
 
+import structlog
 from sqlalchemy import Connection, Engine, Executable, Table, create_engine, event, text
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.engine import make_url
@@ -33,7 +33,7 @@ BUSY_SECONDS = 5.0
 _MAX_SHARED = 256
 """Calls that share one transaction at most, so that the first of them does not wait for ever."""
 
-_log = logging.getLogger(__name__)
+log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 
 
 def url_for(home: Home, environment: Mapping[str, str]) -> str:
@@ -125,17 +125,25 @@ class CentralDatabase:
     async def start(self) -> None:
         """Connects, so that a database that cannot be used is known now. Raises sqlalchemy.exc.SQLAlchemyError."""
         self._open = True
-        await self.run(lambda connection: connection.exec_driver_sql("SELECT 1").scalar())
+        try:
+            await self.run(lambda connection: connection.exec_driver_sql("SELECT 1").scalar())
+        except BaseException:
+            await self._disconnect()
+            raise
 
     async def close(self) -> None:
         """Lets the waiting calls finish, commits what rides along, and disconnects."""
         if not self._open:
             return
-        if self._riding:
-            await self.run(lambda _connection: None)
+        try:
+            if self._riding:
+                await self.run(lambda _connection: None)
+        finally:
+            await self._disconnect()
+
+    async def _disconnect(self) -> None:
         self._open = False
-        loop = asyncio.get_running_loop()
-        await loop.run_in_executor(self._thread, self._engine.dispose)
+        await asyncio.get_running_loop().run_in_executor(self._thread, self._engine.dispose)
         self._thread.shutdown()
 
     async def run(self, function: Callable[[Connection], T]) -> T:
@@ -176,7 +184,7 @@ class CentralDatabase:
             try:
                 loop.call_soon_threadsafe(_settle, outcomes)
             except RuntimeError:
-                _log.warning("the loop closed before %d results of the database reached it", len(outcomes))
+                log.warning("the loop closed before results of the database reached it", results=len(outcomes))
 
     def _transaction(self, calls: list[_Call], riding: dict[Executable, list[Row]]) -> list[_Outcome]:
         with self._engine.begin() as connection:

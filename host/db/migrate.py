@@ -109,7 +109,8 @@ def _back_up(home: Home, url: str, clock: Clock) -> Path | None:
         source.backup(copy)
     except sqlite3.Error as error:
         raise MigrationFailed(
-            f"The database could not be copied to {target}: {error}. Nothing was changed. Make room there and start again."
+            f"The database could not be copied to {target}: {error}. Nothing was changed. "
+            "Make room there and start again."
         ) from None
     finally:
         copy.close()

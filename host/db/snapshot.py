@@ -119,7 +119,7 @@ def load(connection: Connection) -> RoutingSnapshot:
         try:
             agent_groups.container_config(group)
         except AgentGroupRefused as error:
-            log.error("an agent's configuration is broken", agent_group=group.id, reason=str(error))
+            log.error("an agent's configuration is broken", agent_group=group.id, reason=str(error))  # noqa: TRY400  the sentence says it all
     wirings: dict[str, tuple[CompiledWiring, ...]] = {}
     for wiring in messaging_group_agents.every(connection):
         compiled = _compile(wiring)
@@ -152,7 +152,7 @@ def _compile(wiring: Wiring) -> CompiledWiring | None:
             SessionMode(wiring.session_mode),
         )
     except ValueError as error:
-        log.error("a broken wiring is off", wiring=wiring.id, agent_group=wiring.agent_group_id, reason=str(error))
+        log.error("a broken wiring is off", wiring=wiring.id, agent_group=wiring.agent_group_id, reason=str(error))  # noqa: TRY400  the sentence says it all
         return None
 
 

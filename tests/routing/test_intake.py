@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from sqlalchemy import Connection, select, text
+from structlog.testing import capture_logs
 
 from host import event_text
 from host import sessions as folders
@@ -192,20 +193,23 @@ async def test_the_sender_is_known_afterwards_and_the_session_was_active_now(
 
 @pytest.mark.req("R035", "R036", "R038")
 async def test_what_goes_nowhere_is_logged_and_leaves_only_its_key(
-    tmp_path: Path, home: Home, clock: FakeClock, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, home: Home, clock: FakeClock
 ) -> None:
     def strict(connection: Connection) -> None:
         wire(connection, chat(connection, policy="strict"), agent(connection, "luna"))
 
-    caplog.set_level("INFO")
     async with running(prepare(tmp_path / "strict.db", strict), home, clock) as host:
-        await host.accept(event("e1"), event("e2", chat="9"), event("e3", sender=Sender("1", is_me=True)))
+        with capture_logs() as logged:
+            await host.accept(event("e1"), event("e2", chat="9"), event("e3", sender=Sender("1", is_me=True)))
         assert await host.database.run(every_session) == []
         assert await host.database.run(users.every) == []
         assert await host.database.run(ingest_spool.every) == []
     assert host.inboxes.tries == 0
-    for reason in ("the sender is not known", "this chat is not known", "the bot's own message"):
-        assert reason in caplog.text
+    assert [(one["event"], one["event_key"], one["reason"]) for one in logged] == [
+        ("a message was dropped", "e1", "the sender is not known"),
+        ("a message was dropped", "e2", "this chat is not known"),
+        ("a message was dropped", "e3", "the bot's own message"),
+    ]
 
 
 async def test_a_refused_command_is_answered_once_through_the_hosts_outbox(

@@ -2,10 +2,10 @@
 
 import dataclasses
 import itertools
-import logging
 
 import pytest
 from sqlalchemy import Connection
+from structlog.testing import capture_logs
 
 from host import router
 from host.channels.base import InboundEvent, Sender
@@ -123,15 +123,13 @@ def test_the_session_mode_decides_the_session_and_nothing_else(connection: Conne
     "broken",
     ['{"pattern": "("}', "{bad", "[]", '{"excludeSender": []}', '{"includeSenders": "1"}', '{"mentionOnly": 1}'],
 )
-def test_a_broken_trigger_rule_disables_its_wiring_alone(
-    connection: Connection, caplog: pytest.LogCaptureFixture, broken: str
-) -> None:
+def test_a_broken_trigger_rule_disables_its_wiring_alone(connection: Connection, broken: str) -> None:
     room = chat(connection)
     wire(connection, room, agent(connection, "broken"), broken, priority=10)
     wire(connection, room, agent(connection, "sound"))
-    with caplog.at_level(logging.ERROR):
+    with capture_logs() as events:
         assert taker(connection, event("e")) == "sound"
-    assert "wiring w-c7-broken" in caplog.text
+    assert [(one["log_level"], one["wiring"]) for one in events] == [("error", "w-c7-broken")]
 
 
 @pytest.mark.req("R078")
@@ -160,13 +158,14 @@ def test_a_resolver_sends_messages_of_one_thread_to_different_agents(
 
 
 @pytest.mark.req("R034")
-def test_a_resolver_that_fails_is_passed_over(connection: Connection, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_resolver_that_fails_is_passed_over(connection: Connection) -> None:
     def fails(_message: InboundEvent, _chat: MessagingGroup, _snapshot: RoutingSnapshot) -> Target | Drop | None:
         raise KeyError("oops")
 
     wire(connection, chat(connection), agent(connection, "luna"))
-    assert isinstance(decide(event("e"), load(connection), (fails, by_wiring)), Deliver)
-    assert "failed; the next one is asked" in caplog.text
+    with capture_logs() as events:
+        assert isinstance(decide(event("e"), load(connection), (fails, by_wiring)), Deliver)
+    assert [one["event"] for one in events] == ["a resolver failed; the next one is asked"]
 
 
 @pytest.mark.req("R035")

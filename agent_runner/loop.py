@@ -317,6 +317,8 @@ class Runner:
     async def _send(self, turn: Turn, output: Output) -> int:
         """Turn.send: one row of the open turn, at once."""
         ready = await self._room_for([output])
+        if turn.closed:
+            raise RuntimeError("this turn is over")
         seq = self._mailbox.send(ready[0], turn.id, self._clock.now())
         self._ring()
         crash_at("after_send")

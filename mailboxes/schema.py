@@ -8,7 +8,6 @@ import os
 import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager
-from importlib import resources
 from pathlib import Path
 
 from mailboxes.limits import BUSY_MILLISECONDS
@@ -101,6 +100,8 @@ class HostAway(Exception):
 
 def outbound_template() -> bytes:
     """The shipped outbound.db of OUTBOUND_VERSION: copied byte for byte, and what page 1 of a snapshot must equal."""
+    from importlib import resources  # the runner never needs it, and starts sooner without
+
     return resources.files("mailboxes").joinpath(_TEMPLATE).read_bytes()
 
 

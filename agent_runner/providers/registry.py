@@ -1,7 +1,7 @@
 """Which providers there are, by name. A provider's module is imported when its first turn needs it, not before."""
 
 from collections.abc import Callable
-from importlib import import_module, metadata
+from importlib import import_module
 
 from agent_runner.providers.base import ProviderFactory
 
@@ -35,7 +35,9 @@ def find_provider(name: str) -> Callable[[], ProviderFactory]:
     if name in _BUILT_IN:
         module, _, attribute = _BUILT_IN[name].partition(":")
         return lambda: getattr(import_module(module), attribute)
-    installed = {point.name: point for point in metadata.entry_points(group=ENTRY_POINTS)}
+    from importlib.metadata import entry_points  # slow, and needed for what is not ours alone
+
+    installed = {point.name: point for point in entry_points(group=ENTRY_POINTS)}
     if name in installed:
         return installed[name].load
     known = ", ".join(sorted({*_BUILT_IN, *_registered, *installed}))

@@ -376,17 +376,30 @@ async def test_a_longer_text_goes_as_a_file_and_the_row_names_it(host: HostSide,
 
 
 async def test_a_full_file_waits_for_the_host_and_never_grows_past_its_limit(host: HostSide, start: Start) -> None:
+    ringing = Bell(host)
     runner = await start()
+    await ringing.accept()
     rows = [host.chat("/rehearse long 200000") for _ in range(8)]
-    path = host.workspace.outbound / "outbound.db"
-    while (snapshot := host.snapshot()) and not all(
-        s and s["state"] == "completed" for s in map(snapshot.claim, rows[-1:])
-    ):
-        assert path.stat().st_size <= MAX_OUTBOUND_BYTES
-        if len(snapshot.messages) >= 4:
-            host.take_over()
-        await runner.until(lambda s, known=snapshot: s != known)  # type: ignore[misc]
-    assert len(host.query("SELECT id FROM deliveries")) + len(host.take_over()) == 8
+    await runner.until(lambda s: len(s.messages) == 5 and (s.claim(rows[5]) or {}).get("state") == "processing")
+    while not ringing.heard.empty():
+        ringing.heard.get_nowait()
+    for _ in range(2):  # it asks again with each poll
+        await ringing.hear(bell.RING)
+    assert len(host.snapshot().messages) == 5
+    host.take_over()
+    await runner.answered(*rows[5:])
+    host.take_over()
+    assert len(host.query("SELECT id FROM deliveries")) == 8
+    assert (host.workspace.outbound / "outbound.db").stat().st_size <= MAX_OUTBOUND_BYTES
+    ringing.close()
+
+
+async def test_a_runner_that_waits_for_the_host_can_be_stopped(host: HostSide, start: Start) -> None:
+    runner = await start()
+    rows = [host.chat("/rehearse long 200000") for _ in range(6)]
+    await runner.until(lambda s: len(s.messages) == 5 and (s.claim(rows[5]) or {}).get("state") == "processing")
+    assert await runner.stop() == 0
+    assert (host.snapshot().claim(rows[5]) or {})["reason"] == "stopped"
 
 
 async def test_a_turn_may_send_half_a_mailbox_and_is_told_when_it_is_full(host: HostSide, start: Start) -> None:

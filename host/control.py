@@ -274,7 +274,7 @@ class AsyncControlClient:
         self._writer = writer
         self._count = 0
         self._waiting: dict[int, asyncio.Queue[dict[str, object] | None]] = {}
-        self._lost = False
+        self._lost: Failure | None = None
         self._receiver = asyncio.create_task(self._receive())
 
     @classmethod
@@ -328,8 +328,8 @@ class AsyncControlClient:
     async def _send(
         self, method: str, params: dict[str, object]
     ) -> tuple[int, asyncio.Queue[dict[str, object] | None]]:
-        if self._lost:
-            raise ConnectionLost
+        if self._lost is not None:
+            raise self._lost
         self._count += 1
         answers: asyncio.Queue[dict[str, object] | None] = asyncio.Queue()
         self._waiting[self._count] = answers
@@ -345,7 +345,7 @@ class AsyncControlClient:
     async def _next(self, answers: asyncio.Queue[dict[str, object] | None]) -> dict[str, object]:
         answer = await answers.get()
         if answer is None:
-            raise ConnectionLost
+            raise self._lost or ConnectionLost()
         if "error" in answer:
             raise Failure.from_json(answer["error"])
         return answer
@@ -355,13 +355,12 @@ class AsyncControlClient:
             while line := await self._reader.readline():
                 answer = json.loads(line)
                 if answer.get("id") is None:
-                    for answers in self._waiting.values():
-                        answers.put_nowait(answer)
+                    self._lost = Failure.from_json(answer.get("error"))
                 elif waiting := self._waiting.get(answer["id"]):
                     waiting.put_nowait(answer)
         except (OSError, ValueError):
             pass
         finally:
-            self._lost = True
+            self._lost = self._lost or ConnectionLost()
             for answers in self._waiting.values():
                 answers.put_nowait(None)

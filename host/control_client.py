@@ -78,10 +78,9 @@ class ControlClient:
         """Yields the events of `method`; the generator's return value is the result. Raises as `call` does."""
         self._count += 1
         request = {"id": self._count, "method": method, "params": params}
-        try:
+        # A host that refuses the connection says why and hangs up, which may be before we have sent a thing.
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):
             self._socket.sendall(json.dumps(request).encode() + b"\n")
-        except OSError:
-            raise ConnectionLost from None
         while True:
             answer = self._read()
             if answer.get("id") != self._count and "error" not in answer:

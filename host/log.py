@@ -47,7 +47,9 @@ class Secrets:
         if len(value) < _SHORTEST_SECRET:
             return
         forms = {value, urllib.parse.quote(value, safe=""), urllib.parse.quote(value)}
-        forms |= {json.dumps(form)[1:-1] for form in forms} | {repr(form)[1:-1] for form in forms}
+        forms |= {repr(form)[1:-1] for form in forms}
+        for _ in range(2):  # as a value of the line, and inside a JSON text that is one
+            forms |= {json.dumps(form)[1:-1] for form in forms}
         # Longest first: a form that holds another must not leave its rest behind.
         self._forms = sorted({*self._forms, *forms}, key=len, reverse=True)
 

@@ -141,6 +141,11 @@ def _messages(looker: Looker, params: Mapping[str, object]) -> list[Row]:
     return rows if undelivered or not isinstance(limit, int) else rows[:limit]
 
 
+def _message(looker: Looker, params: Mapping[str, object]) -> Row | None:
+    wanted = str(params.get("id", ""))
+    return next((row for row in _messages(looker, {"id": wanted}) if row["id"] == wanted), None)
+
+
 _IN = """
 SELECT id, 'in' AS direction, kind, status AS state, timestamp AS at, content, tries AS attempts, process_after AS next_attempt_at,
        NULL AS last_error, NULL AS in_reply_to, channel_type, platform_id
@@ -170,19 +175,21 @@ def _messages_of(home: Home, session: Mapping[str, object], *, undelivered: bool
     connection.row_factory = sqlite3.Row
     parameters = _parameters(undelivered=undelivered, beginning=beginning)
     try:
-        found = [dict(row) for sql in (_IN, _OUT.format(table="deliveries")) for row in connection.execute(sql, parameters)]
+        found = [
+            dict(row) for sql in (_IN, _OUT.format(table="deliveries")) for row in connection.execute(sql, parameters)
+        ]
     except sqlite3.OperationalError:
         # The host writes just now, or died in a write and rolls it back at its next start: this session is left out.
         return
     finally:
         connection.close()
     for row in found:
-        yield {**_readable(row), "session": session["id"], "agent": session["agent"]}
+        yield {**_readable(row), "session": session["id"], "agent": session["agent"], "agent_group_id": session["agent_group_id"]}
 
 
 def _host_messages(query: Query, *, undelivered: bool, beginning: object) -> Iterator[Row]:
     for row in query(_OUT.format(table="host_outbox"), _parameters(undelivered=undelivered, beginning=beginning)):
-        yield {**_readable(row), "session": None, "agent": None}
+        yield {**_readable(row), "session": None, "agent": None, "agent_group_id": None}
 
 
 def _readable(row: Row) -> Row:
@@ -202,5 +209,6 @@ VIEWS: Mapping[str, Callable[[Looker, Mapping[str, object]], object]] = {
     "sessions.list": _sessions,
     "sessions.show": _session,
     "messages.list": _messages,
+    "messages.show": _message,
     "settings.list": _settings,
 }

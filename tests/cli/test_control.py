@@ -159,6 +159,9 @@ async def test_more_connections_than_the_cap_are_refused_with_the_reason(
         await first.call("echo")
         with pytest.raises(Failure, match="1 connections are open already"):
             await asyncio.to_thread(_ask, home.control_socket, "echo")
+        async with await AsyncControlClient.connect(home.control_socket) as second:
+            with pytest.raises(Failure, match="1 connections are open already"):
+                await second.call("echo")
 
 
 async def test_a_stream_ends_when_who_asked_has_gone(server: ControlServer, home: Home) -> None:

@@ -1,0 +1,56 @@
+"""The small parts of the command line, as tables."""
+
+import pytest
+
+from host.cli.commands.agents import folder_of
+from host.cli.finding import find
+from host.cli.main import _globals_first
+from host.failure import EXIT_CODES, Code, Failure
+
+ROWS: list[dict[str, object]] = [
+    {"id": "a-777", "name": "main", "folder": "main"},
+    {"id": "a-789", "name": "porter", "folder": "night-porter"},
+    {"id": "main-1", "name": "other", "folder": "other"},
+]
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [("main", "a-777"), ("night-porter", "a-789"), ("a-78", "a-789"), ("a-777", "a-777"), ("last", "a-777")],
+)
+def test_a_thing_is_found_by_name_first_then_by_the_beginning_of_its_id(text: str, found: str) -> None:
+    assert find(ROWS, text, "agent")["id"] == found
+
+
+@pytest.mark.parametrize(("text", "code"), [("a-7", Code.AMBIGUOUS), ("zzz", Code.NOT_FOUND), ("", Code.NOT_FOUND)])
+def test_what_is_not_found_or_ambiguous_says_so_with_exit_code_5(text: str, code: Code) -> None:
+    with pytest.raises(Failure) as caught:
+        find(ROWS, text, "agent")
+    assert caught.value.code is code
+    assert EXIT_CODES[code] == 5
+
+
+@pytest.mark.parametrize(
+    ("name", "folder"), [("Night porter", "night-porter"), ("Ünder", "nder"), ("a" * 80, "a" * 64), ("x_1", "x_1")]
+)
+def test_a_folder_is_made_from_the_name(name: str, folder: str) -> None:
+    assert folder_of(name) == folder
+
+
+def test_a_name_of_which_nothing_is_left_needs_a_folder() -> None:
+    with pytest.raises(Failure) as caught:
+        folder_of("你好")
+    assert "--folder" in caught.value.next
+
+
+@pytest.mark.parametrize(
+    ("words", "moved"),
+    [
+        (["status", "--json"], ["--json", "status"]),
+        (["chat", "hi", "--home", "/x", "-q"], ["--home", "/x", "-q", "chat", "hi"]),
+        (["chat", "--", "-y"], ["chat", "--", "-y"]),
+        (["status", "--home"], ["--home", "status"]),
+    ],
+)
+def test_options_of_the_program_may_stand_behind_the_command(words: list[str], moved: list[str]) -> None:
+    assert _globals_first(words) == moved

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from host import untrusted
 from host.reader import Reader
 from host.untrusted import BadFile, JournalActive, TornSnapshot, needs_new_outbound, read_outbound
 from mailboxes.limits import MAX_SNAPSHOT_BYTES
@@ -217,6 +218,34 @@ def test_a_commit_in_progress_reads_as_an_active_journal_and_then_as_the_whole_c
         assert len(reader.read(read_outbound(outbound), 0).rows) == 200
     finally:
         writer.close()
+
+
+@pytest.mark.req("R026")
+@pytest.mark.parametrize("look", [1, 2])
+def test_a_commit_that_falls_whole_between_two_looks_at_the_journal_is_seen_by_the_counter(
+    outbound: Path, reader: Reader, monkeypatch: pytest.MonkeyPatch, look: int
+) -> None:
+    """`look` 1: after the counter and before the bytes; 2: after the bytes. No journal is there at either look."""
+    looks = 0
+    pauses: list[float] = []
+    real = untrusted._refuse_active_journal
+
+    def then_commit(folder: int) -> None:
+        nonlocal looks
+        real(folder)
+        looks += 1
+        if looks == look:
+            writer = open_outbound(outbound / "outbound.db")
+            insert_out(writer, GOOD)
+            writer.close()
+
+    monkeypatch.setattr(untrusted, "_refuse_active_journal", then_commit)
+    monkeypatch.setattr("host.untrusted.time.sleep", pauses.append)
+
+    image = read_outbound(outbound)
+
+    assert pauses == [0.001]
+    assert [row.id for row in reader.read(image, 0).rows] == ["o-good"]
 
 
 @pytest.mark.timeout(30)

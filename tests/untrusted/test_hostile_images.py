@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from host.reader import BadFile, Reader, ReaderUnavailable, pool
+from host.reader import BadFile, Reader, ReaderUnavailable, examine, pool
 from host.reader.examine import MAX_CLAIMS
 from mailboxes.limits import MAX_SNAPSHOT_BYTES
 from mailboxes.schema import PAGE_SIZE, outbound_template
@@ -189,6 +189,19 @@ def test_a_damaged_structure_is_a_bad_file_and_the_next_read_is_served(reader: R
 def test_a_value_of_five_megabytes_in_a_small_file_is_a_bad_file(reader: Reader) -> None:
     with pytest.raises(BadFile, match="too big"):
         reader.read(_overflow_ring(5_000_000), 0)
+
+
+def test_sqlite_is_interrupted_when_it_works_longer_than_any_honest_file_asks_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """No image is known that gets so far; the limit is lowered to what an honest one takes."""
+    image = with_rows(*[{}] * 150)
+    assert len(examine.examine(image, 0)["rows"]) == 150  # type: ignore[arg-type]  # a plain reply
+
+    monkeypatch.setattr(examine, "_MAX_STEPS", 0)
+
+    with pytest.raises(examine.RefusedFile, match="interrupted"):
+        examine.examine(image, 0)
 
 
 @pytest.mark.timeout(120)

@@ -248,7 +248,8 @@ class Intake:
     def _deliver(self, plan: _Plan, event: InboundEvent, decision: Deliver, session: Session, now: str) -> None:
         names, name = self._routing.snapshot.display_names, event.sender.display_name
         if decision.principal not in names or (name is not None and names[decision.principal] != name):
-            plan.people[decision.principal] = name
+            # A later event of this batch that carries no name does not take the name away again.
+            plan.people[decision.principal] = name or plan.people.get(decision.principal)
         message = _message(event, decision.trigger, decision.principal, now)
         plan.routed.append(Routed(session, decision.agent_group, message))
 

@@ -7,9 +7,11 @@ from pathlib import Path
 
 import pytest
 from sqlalchemy import Connection, event, insert, text
+from sqlalchemy.dialects import postgresql
 from sqlalchemy.exc import IntegrityError
+from sqlalchemy.schema import CreateIndex, CreateTable
 
-from host.db import schema, settings
+from host.db import engine, schema, settings
 from host.db.engine import CentralDatabase, make_engine, url_for
 from host.home import Home
 from tests.fakes.clock import FakeClock
@@ -18,9 +20,9 @@ from tests.fakes.clock import FakeClock
 @pytest.fixture
 async def database(tmp_path: Path) -> AsyncIterator[CentralDatabase]:
     url = f"sqlite:///{tmp_path / 'host.db'}"
-    engine = make_engine(url)
-    schema.metadata.create_all(engine)
-    engine.dispose()
+    made = make_engine(url)
+    schema.metadata.create_all(made)
+    made.dispose()
     database = CentralDatabase(url, FakeClock())
     await database.start()
     yield database
@@ -140,10 +142,10 @@ async def test_what_rides_along_costs_no_commit_and_survives_a_failed_one(databa
 async def test_closing_commits_what_rides_along(database: CentralDatabase, tmp_path: Path) -> None:
     database.ride(insert(settings.settings), {"name": "a", "value": "1"})
     await database.close()
-    engine = make_engine(f"sqlite:///{tmp_path / 'host.db'}")
-    with engine.connect() as connection:
+    made = make_engine(f"sqlite:///{tmp_path / 'host.db'}")
+    with made.connect() as connection:
         assert settings.every(connection) == {"a": "1"}
-    engine.dispose()
+    made.dispose()
     with pytest.raises(RuntimeError, match="closed"):
         await database.run(settings.every)
 
@@ -152,3 +154,14 @@ def test_the_url_is_the_environments_else_the_homes_file(tmp_path: Path) -> None
     home = Home(tmp_path, tmp_path / "run")
     assert url_for(home, {}) == f"sqlite:///{tmp_path}/host.db"
     assert url_for(home, {"INNKEEPER_DATABASE_URL": "postgresql://x/y"}) == "postgresql://x/y"
+
+
+def test_the_schema_and_an_upsert_are_also_postgresqls() -> None:
+    dialect = postgresql.dialect()  # type: ignore[no-untyped-call]  # SQLAlchemy's own
+    for table in schema.metadata.sorted_tables:
+        assert str(CreateTable(table).compile(dialect=dialect))
+        for index in table.indexes:
+            partial = "WHERE" if index.dialect_options["sqlite"]["where"] is not None else "CREATE"
+            assert partial in str(CreateIndex(index).compile(dialect=dialect))
+    upserted = engine._upsert("postgresql", settings.settings, ("name",), ("value",))
+    assert "ON CONFLICT (name) DO UPDATE SET value = excluded.value" in str(upserted.compile(dialect=dialect))  # type: ignore[attr-defined]

@@ -191,6 +191,14 @@ async def test_the_sender_is_known_afterwards_and_the_session_was_active_now(
         assert session.last_active == to_text(clock.now())
 
 
+@pytest.mark.req("R035")
+async def test_an_event_without_a_name_does_not_take_the_name_away(url: str, home: Home, clock: FakeClock) -> None:
+    async with running(url, home, clock) as host:
+        await host.accept(event("e1"), event("e2", sender=Sender("1")))
+        await host.accept(event("e3", sender=Sender("1")))
+        assert [user.display_name for user in await host.database.run(users.every)] == ["Ada"]
+
+
 @pytest.mark.req("R035", "R036", "R038")
 async def test_what_goes_nowhere_is_logged_and_leaves_only_its_key(
     tmp_path: Path, home: Home, clock: FakeClock

@@ -78,7 +78,8 @@ class ClaudeProvider:
         async with self._making:
             if self._client is None:
                 anthropic, httpx2 = await asyncio.to_thread(_load)
-                transport = httpx2.AsyncHTTPTransport(uds=str(self._socket))
+                # No TLS on a Unix socket, so no certificates to load.
+                transport = httpx2.AsyncHTTPTransport(uds=str(self._socket), verify=False)
                 timeout = httpx2.Timeout(10.0, read=READ_SECONDS, write=60.0)
                 http = httpx2.AsyncClient(transport=transport, trust_env=False, timeout=timeout)
                 # Retries are ours (`ClaudeQuery.answer`): the SDK's do not cover a stream that breaks off.
@@ -129,7 +130,7 @@ class ClaudeQuery:
             self._current.cancel()
 
     async def events(self) -> AsyncIterator[Event]:
-        """The turn's events. Failures are an event; nothing but CancelledError is raised."""
+        """The turn's events. Whatever goes wrong with the model is an event, not an exception."""
         self._turn_begins_at = len(self._turn.transcript.messages())
         self._turn.transcript.append_user(_text_blocks([self._turn.prompt]))
         self._answered = 1
@@ -150,6 +151,10 @@ class ClaudeQuery:
         """One model call and what follows from it."""
         transcript = self._turn.transcript
         yield Progress("model")
+        if pushed := self._pushed:
+            self._pushed = []
+            self._answered += len(pushed)
+            transcript.append_user(_text_blocks(pushed))
         message = await self._interruptible(self._answer())
         self._usage = _sum(self._usage, message.usage)
         blocks = [block for block in map(_kept, message.content) if block]
@@ -160,9 +165,6 @@ class ClaudeQuery:
             for call in calls:
                 yield Progress(call["name"])
                 transcript.append_tool_results([await self._interruptible(self._run_tool(call))])
-            if pushed := self._take_pushed():
-                transcript.append_user(_text_blocks(pushed))
-                self._answered += len(pushed)
             return
         capped = bool(calls) and message.stop_reason == "tool_use"
         said = "\n\n".join(block["text"].strip() for block in blocks if block["type"] == "text")
@@ -172,14 +174,7 @@ class ClaudeQuery:
         # No await between this look and the flag: a push either is seen here or is refused from now on.
         self._ended = not self._pushed
         yield Result(text, self._answered, self._usage)
-        if pushed := self._take_pushed():
-            transcript.append_user(_text_blocks(pushed))
-            self._answered += len(pushed)
-            self._usage, self._spoke, self._rounds = Usage(), False, 0
-
-    def _take_pushed(self) -> list[str]:
-        taken, self._pushed = self._pushed, []
-        return taken
+        self._usage, self._spoke, self._rounds = Usage(), False, 0
 
     async def _run_tool(self, call: Block) -> Block:
         self._spoke = self._spoke or self._turn.toolbox.speaks(call["name"])

@@ -84,12 +84,15 @@ class Gateway:
         self._on_usage = on_usage
         self._models = CLAUDE_MODELS if self._base_url == DEFAULT_BASE_URL else ANY_MODEL
         self._usage: dict[tuple[str, str], Usage] = {}
-        limits = httpx.Limits(max_connections=256, max_keepalive_connections=16)
-        self._client = httpx.AsyncClient(timeout=TIMEOUT, limits=limits, follow_redirects=False, transport=transport)
+        self._transport = transport
+        self._client: httpx.AsyncClient | None = None
+        self._making = asyncio.Lock()
 
     async def close(self) -> None:
         """Lets go of connections."""
-        await self._client.aclose()
+        if self._client is not None:
+            await self._client.aclose()
+            self._client = None
 
     def usage(self) -> dict[tuple[str, str], Usage]:
         """Tokens since the start of this host, by (session id, model)."""
@@ -111,6 +114,13 @@ class Gateway:
                 await _pass_error(response, key, reply)
             _log.debug("model call", session=session_id, model=call.model, status=response.status_code)
 
+    async def _http(self) -> httpx.AsyncClient:
+        """The one client; a thread makes it, for it reads all the certificates there are."""
+        async with self._making:
+            if self._client is None:
+                self._client = await asyncio.to_thread(new_client, self._transport)
+            return self._client
+
     @asynccontextmanager
     async def _upstream(self, call: ModelCall, asked: Mapping[str, str], key: Key) -> AsyncIterator[httpx.Response]:
         headers = {
@@ -122,8 +132,9 @@ class Gateway:
             **({"anthropic-beta": ",".join(wanted)} if (wanted := betas(asked)) else {}),
         }
         started = False
+        client = await self._http()
         try:
-            async with self._client.stream("POST", self._base_url + call.path, content=call.body, headers=headers) as r:
+            async with client.stream("POST", self._base_url + call.path, content=call.body, headers=headers) as r:
                 started = True
                 yield r
         except (httpx.HTTPError, httpx.InvalidURL) as fault:
@@ -153,6 +164,12 @@ class Gateway:
         self._usage[session_id, model] = known + usage
         if self._on_usage is not None:
             self._on_usage(session_id, model, usage)
+
+
+def new_client(transport: httpx.AsyncBaseTransport | None = None) -> httpx.AsyncClient:
+    """A client for the model API. Takes a tenth of a second of CPU."""
+    limits = httpx.Limits(max_connections=256, max_keepalive_connections=16)
+    return httpx.AsyncClient(timeout=TIMEOUT, limits=limits, follow_redirects=False, transport=transport)
 
 
 class Broken(Exception):

@@ -1,10 +1,11 @@
 """Proves a model key for `host setup`: one real, streamed, minimal completion."""
 
+import asyncio
 from dataclasses import dataclass
 
 import httpx
 
-from host.broker.gateway import DEFAULT_BASE_URL, TIMEOUT, error_of
+from host.broker.gateway import DEFAULT_BASE_URL, error_of, new_client
 from host.broker.keys import Key, usable
 from host.broker.rules import ANTHROPIC_VERSION, MESSAGES
 from host.broker.usage import PROVED_MODEL, Meter, Usage, cost
@@ -38,7 +39,7 @@ async def prove_key(key: str, base_url: str = DEFAULT_BASE_URL, model: str = PRO
     meter = Meter()
     try:
         async with (
-            httpx.AsyncClient(timeout=TIMEOUT) as client,
+            await asyncio.to_thread(new_client) as client,
             client.stream("POST", base_url.rstrip("/") + MESSAGES, json=body, headers=headers) as response,
         ):
             if response.status_code != 200:

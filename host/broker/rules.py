@@ -143,10 +143,11 @@ def _object(fields: Mapping[str, Rule], required: tuple[str, ...] = ()) -> Rule:
         for name in value:
             if name not in fields:
                 raise Refused(f"The field {prefix}{_show(name)} is not allowed.")
+        made = {n: fields[n](item, prefix + n) for n, item in value.items() if fields[n] is not _dropped}
         for name in required:
             if name not in value:
                 raise Refused(f"The field {prefix}{name} is missing.")
-        return {name: fields[name](item, prefix + name) for name, item in value.items() if fields[name] is not _dropped}
+        return made
 
     return rule
 

@@ -109,13 +109,14 @@ class Door:
         try:
             await _Connection(self, reader, writer, self._caps).serve()
         except (ConnectionError, TimeoutError, asyncio.CancelledError):
-            pass  # the client went away, was too slow, or the door closes: nobody is left to tell
+            # The client went away, was too slow, or the door closes: nobody is left to tell.
+            pass
         finally:
             self._connections.discard(task)
             writer.transport.abort()
 
     async def answer(self, request: Request, reply: "_Reply") -> None:
-        """Takes one of the session's places for a request. Raises Refused when all are taken."""
+        """Answers a request that has one of the session's places. Raises Refused and Broken."""
         await self._gateway.handle(self.session_id, request, reply, self._pool)
 
     def enter(self) -> None:
@@ -297,6 +298,10 @@ def _bytes(data: bytes | None) -> bytes:
 
 def _headers(head: h11.Request, caps: Caps) -> dict[str, str]:
     """The headers, none of them twice. Raises Refused for every doubt about where the body ends."""
+    if head.http_version != b"1.1":
+        raise Refused("Only HTTP/1.1 is spoken here.", 505)
+    if len(head.target) + sum(len(name) + len(value) for name, value in head.headers) > caps.head:
+        raise Refused(f"The request's head exceeds {caps.head} bytes.", 431)
     headers: dict[str, str] = {}
     for name, value in head.headers:
         key = name.decode("ascii")

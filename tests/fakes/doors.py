@@ -92,4 +92,5 @@ async def read_answer(reader: asyncio.StreamReader) -> Answer:
     else:
         body += await reader.read() if "content-length" not in headers else b""
         body += await reader.readexactly(int(headers.get("content-length", "0")))
-    return Answer(int(first.split()[1]), headers, bytes(body), bytes(raw + (body if "transfer-encoding" not in headers else b"")))
+        raw += body
+    return Answer(int(first.split()[1]), headers, bytes(body), bytes(raw))

@@ -1,8 +1,8 @@
-"""A wire-level fake of the Messages API: a real HTTP server, in threads of its own, so that no event loop has to be kind to it.
+"""A wire-level fake of the Messages API: a real HTTP server, in threads of its own: no event loop is kind to it.
 
-It keeps the API's rules (key, version, roles, tool_use and tool_result in pairs, max_tokens) with the API's error shapes.
-What it answers is, in this order: the next of the queued behaviours; what the prompt's last line asks for (`USE:tool {json}`
-calls a tool, `SAY:text` says it); else an echo.
+It keeps the API's rules (key, version, roles, tool_use and tool_result in pairs, max_tokens) with the API's error
+shapes. What it answers is, in this order: the next of the queued behaviours; what the prompt's last line asks for
+(`USE:tool {json}` calls a tool, `SAY:text` says it); else an echo.
 """
 
 import json
@@ -63,12 +63,13 @@ class ErrorEvent:
 
 @dataclass
 class Hold:
-    """Begins a message, sets `begun`, and goes on with `then` when `release` is set; `dropped` is set when the client
-    hangs up meanwhile."""
+    """Begins a message, sets `begun`, and goes on with `then` when `release` is set; `finished` is set when all of it
+    was taken, `dropped` when the client hangs up before."""
 
     then: Say = field(default_factory=lambda: Say("after all"))
     begun: threading.Event = field(default_factory=threading.Event)
     release: threading.Event = field(default_factory=threading.Event)
+    finished: threading.Event = field(default_factory=threading.Event)
     dropped: threading.Event = field(default_factory=threading.Event)
 
 
@@ -90,8 +91,8 @@ class Recorded:
 
 
 class MessagesApi:
-    """`with MessagesApi(key="...") as api:` serves at `api.url`. Behaviours queue with `api.next(...)`; `api.always` takes
-    the body and decides where the queue is empty."""
+    """`with MessagesApi(key="...") as api:` serves at `api.url`. Behaviours queue with `api.next(...)`; `api.always`
+    takes the body and decides where the queue is empty."""
 
     def __init__(self, key: str = "test-key") -> None:
         self.key = key
@@ -145,7 +146,9 @@ class MessagesApi:
         self._thread.start()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
         for hold in self._holds:
             hold.release.set()
         self._server.shutdown()
@@ -154,7 +157,7 @@ class MessagesApi:
 
 
 def broken_rule(path: str, body: dict[str, Any]) -> str | None:
-    """The API's complaint about a body, or None. Alternating roles are this house's rule; the API itself merges them."""
+    """The API's complaint about a body, or None. Alternating roles are this house's rule; the API merges them."""
     if path not in ("/v1/messages", "/v1/messages/count_tokens"):
         return f"unknown path {path}"
     if path == "/v1/messages" and not isinstance(body.get("max_tokens"), int):
@@ -179,7 +182,7 @@ def broken_rule(path: str, body: dict[str, Any]) -> str | None:
             return f"messages.{index}: text content blocks must contain non-whitespace text"
         results = [b["tool_use_id"] for b in blocks if b["type"] == "tool_result"]
         if set(results) != open_calls or len(results) != len(open_calls):
-            return f"messages.{index}: `tool_use` ids were found without `tool_result` blocks immediately after, or reverse"
+            return f"messages.{index}: `tool_use` ids were found without `tool_result` blocks right after, or reverse"
         if results and [b["type"] for b in blocks[: len(results)]] != ["tool_result"] * len(results):
             return f"messages.{index}: tool_result blocks must come first"
         open_calls = {b["id"] for b in blocks if b["type"] == "tool_use"}
@@ -288,6 +291,7 @@ class _Handler(BaseHTTPRequestHandler):
                 hold.dropped.set()
                 raise
         self._message(hold.then)
+        hold.finished.set()
 
     def _begin(self, model: str) -> None:
         api = self.server.api

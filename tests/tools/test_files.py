@@ -140,7 +140,9 @@ async def test_a_long_file_is_cut(toolbox: Toolbox, workspace: Workspace) -> Non
 
 
 @pytest.mark.req("R202")
-async def test_the_time_is_told_in_utc_and_in_the_peoples_zone(toolbox: Toolbox, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_time_is_told_in_utc_and_in_the_peoples_zone(
+    toolbox: Toolbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("TZ", "Asia/Tokyo")
     utc, local = (await toolbox.call("get_current_time", {})).splitlines()
     assert utc.endswith("Z (UTC)")

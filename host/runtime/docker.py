@@ -38,11 +38,17 @@ from mailboxes.layout import SANDBOX
 INSTALLATION_LABEL = "innkeeper.installation"
 SESSION_LABEL = "innkeeper.session"
 OPTIONS_LABEL = "innkeeper.options"
+PROBE_LABEL = "innkeeper.probe"
+"""Of a container that tries the engine out: no session's, so no host adopts or reaps it."""
 
 PYTHON = "/opt/innkeeper/bin/python"
 RUNNER = (PYTHON, "-I", "-m", "agent_runner")
 PATH = "/opt/innkeeper/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
+_OTHER_WAYS = (
+    "Engines that map users (rootless, userns-remap) or forbid mounts (SELinux) do this. Use the system's own engine, "
+    "or processes: innkeeper config set runtime process"
+)
 _TMP_BYTES = 256 * 1024**2
 _THREADS = 4
 _CALL_SECONDS = 60
@@ -146,7 +152,7 @@ class DockerRuntime:
     async def probe(self) -> Probe:
         """Asks the engine, then tries a sandbox of our image where it is there."""
         try:
-            return await self._call(self._probe)
+            return await self.call(self._probe)
         except (RuntimeUnavailable, SandboxRefused, OSError) as error:
             return Probe(False, (str(error),))
 
@@ -158,11 +164,11 @@ class DockerRuntime:
             raise AlreadyRunning(f"The sandbox of session {spec.session_id} is being started already.")
         self._starting.add(name)
         try:
-            container_id = await self._call(self._create, spec, name)
+            container_id = await self.call(self._create, spec, name)
             # Known before it runs: its end cannot be missed.
             container = self._know(container_id, spec.session_id)
             try:
-                await self._call(self._start, container_id)
+                await self.call(self._start, container_id)
             except (RuntimeUnavailable, SandboxRefused):
                 self.forget(container_id)
                 raise
@@ -174,13 +180,13 @@ class DockerRuntime:
         """See `Runtime`. The output of dead ones is kept before they are removed."""
         self._listen()
         found = []
-        for row in await self._call(self._list):
+        for row in await self.call(self._list):
             labels = row["Labels"]
             session_id = labels.get(SESSION_LABEL, "")
             if row["Names"] and row["Names"][0].lstrip("/") in self._starting:
                 continue
             if row["State"] == "created":  # a start that was broken off
-                await self._call(self._remove, row["Id"])
+                await self.call(self._remove, row["Id"])
                 continue
             container = self._know(row["Id"], session_id)
             if row["State"] in {"running", "paused", "restarting"}:
@@ -203,7 +209,7 @@ class DockerRuntime:
 
     # Threads and the loop
 
-    async def _call(self, function: Callable[_P, _R], *args: _P.args, **kwargs: _P.kwargs) -> _R:
+    async def call(self, function: Callable[_P, _R], *args: _P.args, **kwargs: _P.kwargs) -> _R:
         """Runs one blocking call in the pool."""
 
         def run() -> _R:
@@ -405,9 +411,11 @@ class DockerRuntime:
         except ImageNotFound:
             problem = f"The image {self._image} is not there. Make it with: innkeeper build"
             return Probe(True, (problem,), {**facts, "image": "no"})
+        for old in engine.containers(all=True, filters={"label": PROBE_LABEL, "status": "exited"}):
+            self._remove(old["Id"])  # its host was killed while it tried
         with probe_spec(self._logs) as spec:
             options = self._options(spec, (PYTHON, "-I", "-c", SCRIPT))
-            options["Labels"] = {}  # no host may take it for a session's
+            options["Labels"] = {PROBE_LABEL: self._installation}
             container_id = self._make(options, None)
             try:
                 engine.start(container_id)
@@ -415,15 +423,12 @@ class DockerRuntime:
                 output = engine.logs(container_id).decode(errors="replace")
             finally:
                 self._remove(container_id)
-        return judge(output, code, {**facts, "image": "yes"})
+        result = judge(output, code, {**facts, "image": "yes"})
+        return result if result.usable else Probe(False, (*result.problems, _OTHER_WAYS), result.facts)
 
     def forget(self, container_id: str) -> None:
         """Drops what is known of one that ended."""
         self._containers.pop(container_id, None)
-
-    async def call(self, function: Callable[_P, _R], *args: _P.args, **kwargs: _P.kwargs) -> _R:
-        """For the containers of this runtime: one blocking call in the pool."""
-        return await self._call(function, *args, **kwargs)
 
     async def pause(self, seconds: float) -> None:
         """Waits on this runtime's clock."""

@@ -74,8 +74,9 @@ _NEEDED = {
     "runner": "A sandbox cannot read the program that it should run",
 }
 _WANTED = {
-    "memory limit": "The memory limit has no effect here: one agent can use up this machine's memory",
-    "process limit": "The limit on processes has no effect here",
+    "memory limit": "The memory limit has no effect here: one agent can use up this machine's memory. "
+    "Start the kernel with cgroup_enable=memory",
+    "process limit": "The limit on processes has no effect here. Use a kernel with the pids control group",
 }
 
 

@@ -133,7 +133,6 @@ class Reader:
 
     def start(self) -> Self:
         """Starts all workers and waits until they are ready. Raises ReaderUnavailable."""
-        self._closed = False
         started = [_Worker() for _ in range(self._count)]
         try:
             for worker in started:
@@ -142,8 +141,10 @@ class Reader:
             for worker in started:
                 worker.kill()
             raise
+        self._idle = queue.LifoQueue()
         for worker in started:
             self._idle.put(worker)
+        self._closed = False
         return self
 
     def close(self) -> None:
@@ -174,9 +175,11 @@ class Reader:
 
     def read(self, image: bytes, after_seq: int) -> Snapshot:
         """What `image` holds beyond `after_seq`. Raises BadFile, and ReaderUnavailable when no worker can be had."""
+        self._refuse_closed()
         worker = self._idle.get()
         try:
             try:
+                self._refuse_closed()  # it may have been closed while we waited
                 worker = self._ready(worker)
                 return _charged(worker, image, after_seq)
             except _WorkerFailed:
@@ -190,9 +193,11 @@ class Reader:
         finally:
             self._idle.put(worker if worker is not None and worker.process.returncode is None else None)
 
-    def _ready(self, worker: _Worker | None) -> _Worker:
+    def _refuse_closed(self) -> None:
         if self._closed:
             raise ReaderUnavailable("The reader is closed.")
+
+    def _ready(self, worker: _Worker | None) -> _Worker:
         if worker is None:
             worker = _Worker()
         worker.await_ready()

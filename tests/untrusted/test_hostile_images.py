@@ -239,7 +239,7 @@ def test_thousands_of_mutated_images_bring_nothing_but_bad_files(reader: Reader)
     assert len(reader.read(honest, 0).rows) == 60
 
 
-def test_a_worker_that_is_killed_costs_the_file_nothing(tmp_path: Path) -> None:
+def test_a_worker_that_is_killed_costs_the_file_nothing() -> None:
     with Reader(workers=1) as reader:
         os.kill(reader.pids[0], signal.SIGKILL)
 
@@ -289,11 +289,13 @@ def test_an_image_on_which_two_workers_fail_is_bad_and_the_next_read_is_served(
 def test_a_worker_that_cannot_start_is_no_fault_of_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pool, "_WORKER", tmp_path / "missing.py")
 
+    reader = Reader(workers=1)
     with pytest.raises(ReaderUnavailable, match="did not start"):
-        Reader(workers=1).start()
+        reader.start()
+    reader.close()
 
 
-def test_memory_beyond_the_workers_limit_kills_no_host(reader: Reader) -> None:
+def test_memory_beyond_the_workers_limit_kills_no_host() -> None:
     """A worker confined like ours that asks for more gets MemoryError, and never the machine's memory."""
     program = "import host.reader.worker as w; w._confine(); bytearray(300 << 20)"
 
@@ -358,13 +360,17 @@ def test_bad_images_of_one_session_leave_the_others_a_worker(reader: Reader) -> 
     assert refused
 
 
-def test_a_closed_reader_says_so() -> None:
-    reader = Reader(workers=1).start()
-    reader.close()
-    reader.close()
-
-    with pytest.raises(ReaderUnavailable, match="closed"):
-        reader.read(with_rows({}), 0)
+@pytest.mark.timeout(20)
+def test_a_closed_reader_says_so_and_can_be_started_again() -> None:
+    reader = Reader(workers=1)
+    for _ in range(2):
+        with pytest.raises(ReaderUnavailable, match="closed"):
+            reader.read(with_rows({}), 0)
+        reader.start()
+        assert reader.read(with_rows({}), 0).rows
+        assert len(reader.pids) == 1
+        reader.close()
+        reader.close()
 
 
 def test_what_a_read_cost_is_told_in_processor_seconds(reader: Reader) -> None:

@@ -24,6 +24,9 @@ ALLOWED_BETAS = frozenset({
 })  # fmt: skip
 """Betas that change how the model answers and let nothing out."""
 
+MAX_BRACKETS = 400_000
+"""Opening brackets in a body: each may become an object of twenty times its size. Far above any conversation's."""
+
 MESSAGES = "/v1/messages"
 COUNT_TOKENS = "/v1/messages/count_tokens"
 
@@ -297,6 +300,8 @@ def rebuild(path: str, body: bytes, models: re.Pattern[str]) -> ModelCall:
 
 
 def _parse(body: bytes) -> Any:
+    if body.count(b"{") + body.count(b"[") > MAX_BRACKETS:
+        raise Refused("The body has too many parts.", 413, "request_too_large")
     try:
         value = json.loads(body.decode(), object_pairs_hook=_no_twins, parse_constant=_no_constant)
     except (UnicodeDecodeError, RecursionError, ValueError):

@@ -1,6 +1,7 @@
 """What a sandbox may ask: everything that is not named is refused, and what passes was built anew."""
 
 import json
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
@@ -121,6 +122,16 @@ def test_what_is_not_allowed_is_refused_with_a_sentence(fields: dict[str, Any], 
 def test_a_body_is_parsed_strictly(body: bytes, sentence: str) -> None:
     with pytest.raises(Refused, match=sentence):
         rebuild(MESSAGES, body, CLAUDE_MODELS)
+
+
+def test_a_body_of_countless_parts_is_refused_before_it_takes_memory() -> None:
+    body = b'{"tools": [' + b"{}," * 400_000 + b"{}]}"
+    tracemalloc.start()
+    with pytest.raises(Refused, match="too many parts"):
+        rebuild(MESSAGES, body, CLAUDE_MODELS)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 1_000_000
 
 
 def test_an_infinite_number_is_not_written_again() -> None:

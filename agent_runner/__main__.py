@@ -31,7 +31,7 @@ EXIT_FAULT = 70
 
 
 MODE, RECOVER = "RUNNER_MODE", "recover"
-"""With this in its environment the runner only rolls a journal back that its predecessor left, so that the host can read
+"""With this in its environment the runner only rolls a journal back that its predecessor left: then the host can read
 the file and judge the claims in it before a runner starts that would drop them."""
 
 

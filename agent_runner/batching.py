@@ -37,6 +37,11 @@ class Batch:
     omitted: tuple[MessageIn, ...] = ()
     command: CommandClass = CommandClass.NONE
 
+    @property
+    def origin(self) -> tuple[str, ...]:
+        """The origin of the row that started it: one that only rides along may come from elsewhere."""
+        return next(row.origin for row in self.rows if starts_turn(row))
+
 
 def candidates(waiting: Sequence[Waiting], origin: tuple[str, ...] | None = None) -> Candidates | None:
     """The rows of `origin`, by default of the one whose oldest row that starts a turn is oldest. None when none

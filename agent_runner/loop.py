@@ -37,6 +37,8 @@ if TYPE_CHECKING:
 _CLOSE_SECONDS = 0.3
 """What a query and its tools get to end when the runner is told to stop; the sandbox ends the rest."""
 
+_STOPPED = Failure("stopped", retryable=True)
+
 
 class Stopped(Exception):
     """The runner was told to stop."""
@@ -192,7 +194,11 @@ class Runner:
             text = "This is a new conversation: I no longer remember what was said before."
         else:
             text = f"{word} is not built yet: nothing was changed."
-        await self._commit(turn, turn.take(Result(text, 1)))
+        try:
+            await self._commit(turn, turn.take(Result(text, 1)))
+        except Stopped:
+            self._give_back(turn, _STOPPED)
+            raise
 
     # A turn
 
@@ -209,10 +215,10 @@ class Runner:
             self._give_back(turn, running)
             return
         try:
-            failure = await self._follow(turn, running, batch.rows[0].origin)
+            failure = await self._follow(turn, running, batch.origin)
         except Stopped:
             # The claims go back first: whatever hangs below may be killed with us.
-            self._give_back(turn, Failure("stopped", retryable=True))
+            self._give_back(turn, _STOPPED)
             raise
         else:
             self._give_back(turn, failure) if failure is not None else self._settle(turn)
@@ -240,9 +246,9 @@ class Runner:
                     send=turn.send,
                 )
             )
+            return _Running(query)
         except Exception as error:  # noqa: BLE001  a provider is foreign code: it must not end the runner
             return _provider_failure(error)
-        return _Running(query)
 
     async def _follow(self, turn: Turn, running: "_Running", origin: tuple[str, ...]) -> Failure | None:
         """Commits what the query says and pushes what arrives for it, to its end. Raises Stopped."""
@@ -256,6 +262,7 @@ class Runner:
                 if event is None:
                     return Failure("The model ended without an answer.", retryable=True) if turn.is_open else None
                 await self._handle(turn, event)
+                running.go_on()
             if self._wake.is_set() or self._clock.monotonic() - polled >= LIVE_POLL_SECONDS:
                 polled = self._clock.monotonic()
                 self._push_new(turn, running.query, origin)
@@ -366,16 +373,17 @@ class _Running:
         self.coming = asyncio.ensure_future(anext(self._events, None))
 
     def next_event(self) -> Event | None:
-        """The event that has come; sends for the next one. What the provider raised is a failure. Raises Stopped."""
+        """The event that has come. What the provider raised is a failure. Raises Stopped."""
         try:
-            event = self.coming.result()
+            return self.coming.result()
         except Stopped:
             raise
         except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001  a provider is foreign code, as above
             return _provider_failure(error)
-        if event is not None:
-            self.coming = asyncio.ensure_future(anext(self._events, None))
-        return event
+
+    def go_on(self) -> None:
+        """Sends for the next event: after the last one's commit, for what the provider does next is another part."""
+        self.coming = asyncio.ensure_future(anext(self._events, None))
 
     async def close(self) -> None:
         """Ends the query and what it runs, within _CLOSE_SECONDS."""

@@ -15,13 +15,14 @@ from agent_runner.batching import Batch, Waiting, candidates, cut_batch
 from mailboxes.clock import to_text
 from mailboxes.ids import new_id
 from mailboxes.layout import FILES, INBOUND_DB, OUTBOUND_DB, Workspace
-from mailboxes.limits import MAX_CONTENT_BYTES, MAX_OUTBOUND_BYTES
+from mailboxes.limits import MAX_CONTENT_BYTES, MAX_OUTBOUND_BYTES, MAX_ROWS_PER_READ
 from mailboxes.rows import Activity, Address, ClaimState, Kind, MessageIn
 from mailboxes.schema import PAGE_SIZE, HostAway, open_inbound_to_read, open_outbound, reading, transaction
 
 ANSWER_FILE = "answer.md"
 
 _SEND_BYTES_OF_A_TURN = MAX_OUTBOUND_BYTES // 2
+_SEND_ROWS_OF_A_TURN = MAX_ROWS_PER_READ // 2
 """Rows of the open turn stay until it is over, so what tools send may fill half of the file and the answer finds
 room."""
 
@@ -287,20 +288,29 @@ class Mailbox:
         return _dumps(_with_file(output, f"The answer has {len(text):,} characters; it is in the file {ANSWER_FILE}."))
 
     def has_room(self, rows: Sequence[Outgoing]) -> bool:
-        """Whether the file stays below MAX_OUTBOUND_BYTES with these rows, after what can go has gone."""
-        need = sum(len(row.content.encode()) + _ROW_OVERHEAD for row in rows) + _COMMIT_OVERHEAD
-        if self._used_bytes() + need <= MAX_OUTBOUND_BYTES:
+        """Whether the file stays below MAX_OUTBOUND_BYTES, and the host can read all of its rows at once, with these
+        rows in it; what can go has gone by then."""
+        if self._fits(rows):
             return True
         with transaction(self._outbound) as db:
             self._prune(db, self.turn_id)
-        return self._used_bytes() + need <= MAX_OUTBOUND_BYTES
+        return self._fits(rows)
+
+    def _fits(self, rows: Sequence[Outgoing]) -> bool:
+        count = self._outbound.execute("SELECT count(*) FROM messages_out").fetchone()[0]
+        pages = self._outbound.execute("PRAGMA page_count").fetchone()[0]
+        free = self._outbound.execute("PRAGMA freelist_count").fetchone()[0]
+        need = sum(len(row.content.encode()) + _ROW_OVERHEAD for row in rows) + _COMMIT_OVERHEAD
+        if count and count + len(rows) > MAX_ROWS_PER_READ:
+            return False
+        return bool((pages - free) * PAGE_SIZE + need <= MAX_OUTBOUND_BYTES)
 
     def send(self, row: Outgoing, turn_id: str, now: datetime) -> int:
         """Inserts one row of the open turn while it runs. Returns its number. Raises TurnFull."""
         with transaction(self._outbound) as db:
-            sizes = db.execute("SELECT total(length(content)) FROM messages_out WHERE turn_id = ?", (turn_id,))
-            sent = sizes.fetchone()[0]
-            if sent + len(row.content.encode()) > _SEND_BYTES_OF_A_TURN:
+            mine = "SELECT count(*), total(length(content)) FROM messages_out WHERE turn_id = ?"
+            count, size = db.execute(mine, (turn_id,)).fetchone()
+            if count >= _SEND_ROWS_OF_A_TURN or size + len(row.content.encode()) > _SEND_BYTES_OF_A_TURN:
                 raise TurnFull("this turn has sent as much as a mailbox holds; put the rest into the final answer")
             self._prune(db, turn_id)
             self._set_state(db, Activity.BUSY, turn_id)
@@ -367,11 +377,6 @@ class Mailbox:
             )
         db.execute("UPDATE runner_state SET next_seq = ?", (seq + 2 * len(rows),))
         return seq + 2 * max(0, len(rows) - 1)
-
-    def _used_bytes(self) -> int:
-        pages = self._outbound.execute("PRAGMA page_count").fetchone()[0]
-        free = self._outbound.execute("PRAGMA freelist_count").fetchone()[0]
-        return int(pages - free) * PAGE_SIZE
 
     def _prune(self, db: sqlite3.Connection, open_turn: str | None = None) -> None:
         """Drops what the host shows as taken over and judged, never a row or claim of the open turn."""

@@ -101,6 +101,11 @@ def test_text_before_a_command_goes_first_and_without_it() -> None:
     assert seqs(cut_batch([row(2), row(4, "/help"), row(6)])) == [2]
 
 
+def test_the_origin_of_a_batch_is_that_of_the_row_that_started_it() -> None:
+    notice = MessageIn("m-2", "system", "", "{}", None, seq=2, trigger=False)
+    assert cut_batch([notice, row(4)]).origin == HERE
+
+
 def test_a_bystanders_command_and_a_tasks_slash_are_text() -> None:
     assert seqs(cut_batch([row(2, "/clear", trigger=False), row(4)])) == [2, 4]
     assert cut_batch([row(2, "/clear", kind="task")]).command is CommandClass.NONE

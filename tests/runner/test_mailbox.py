@@ -132,6 +132,18 @@ def test_a_turn_that_fills_half_the_file_can_send_no_more(host: HostSide) -> Non
             mailbox.send(mailbox.prepare([answer("chat", "x" * 60_000, HOME_CHAT, None)])[0], "t-1", NOW)
 
 
+def test_a_turn_sends_no_more_rows_than_the_host_reads_at_once(host: HostSide) -> None:
+    host.chat("hello")
+    with closing(opened(host)) as mailbox:
+        for _ in range(100):
+            mailbox.send(mailbox.prepare([answer("chat", "x", HOME_CHAT, None)])[0], "t-1", NOW)
+        with pytest.raises(TurnFull):
+            mailbox.send(mailbox.prepare([answer("chat", "x", HOME_CHAT, None)])[0], "t-1", NOW)
+        rest = mailbox.prepare([answer("chat", "x", HOME_CHAT, None) for _ in range(101)])
+        assert mailbox.has_room(rest[:100])
+        assert not mailbox.has_room(rest)
+
+
 def test_many_long_answers_of_one_commit_go_as_files_so_that_they_fit(host: HostSide) -> None:
     with closing(opened(host)) as mailbox:
         ready = mailbox.prepare([answer("task", "x" * (MAX_CONTENT_BYTES - 100), None, None) for _ in range(10)])

@@ -235,7 +235,7 @@ class Delivery:
         await self._wait_until_due(item, lane)
         channel = await self._channel_for(item, lane)
         content = json.loads(item.content)
-        operation, notice = content.get("operation"), content.get("notice") is True and item.in_reply_to is None
+        operation = content.get("operation")
         if operation is not None:
             await self._operate(channel, str(operation), item, lane)
             return
@@ -246,7 +246,7 @@ class Delivery:
             await self._record(item, DeliveryState.SENT)
         while item.chunks_done < len(chunks):
             number = item.chunks_done
-            outgoing = Outgoing(item.id, number, chunks[number], last=number == len(chunks) - 1, notice=notice)
+            outgoing = Outgoing(item.id, number, chunks[number], last=number == len(chunks) - 1, notice=item.by_host)
             item, ids = await self._send(channel, item, outgoing, lane)
             item = replace(item, chunks_done=number + 1, platform_ids=(*item.platform_ids, *ids), unknown_count=0)
             if outgoing.last:
@@ -261,12 +261,13 @@ class Delivery:
         """Gets one chunk out, however often that takes. Raises _GivenUp."""
         while True:
             if item.state == DeliveryState.UNKNOWN:
-                if await channel.was_sent(item.address, outgoing):
+                if await self._arrived(channel, item, outgoing):
                     return item, []
-                item = self._count_unknown(item)
+                item = await self._count_unknown(item)
             if not item.reserved:
                 await self._record(item, DeliveryState.SENDING)
             item = replace(item, reserved=False)
+            lane.nudge.clear()  # whoever attaches from here on ends the wait below, even before it begins
             crash_at("before_send")
             try:
                 return item, await channel.deliver(item.address, outgoing)
@@ -281,9 +282,18 @@ class Delivery:
                 log.exception("the adapter broke while sending", delivery=item.id, channel=item.address.channel_type)
                 item = await self._unknown(item, f"{type(error).__name__}: {error}")
 
-    def _count_unknown(self, item: Item) -> Item:
+    async def _arrived(self, channel: Channel, item: Item, outgoing: Outgoing) -> bool:
+        try:
+            return await channel.was_sent(item.address, outgoing) is True
+        except Exception:  # what cannot be asked now counts as a platform that cannot be asked
+            log.exception("the adapter broke while asking", delivery=item.id, channel=item.address.channel_type)
+            return False
+
+    async def _count_unknown(self, item: Item) -> Item:
         if item.unknown_count >= MAX_UNKNOWN:
-            raise _GivenUp("it is not known whether it arrived, twice")
+            error = "it is not known whether it arrived, twice"
+            await self._record(item, DeliveryState.FAILED, error=error)
+            raise _GivenUp(error)
         log.warning(
             "sending again what may have arrived", delivery=item.id, session=item.session and item.session.session_id
         )
@@ -327,11 +337,11 @@ class Delivery:
         """The adapter; "no adapter" is not "sent", so the lane waits for one."""
         key = (item.address.channel_type, item.address.account_id)
         while key not in self._channels:
+            lane.nudge.clear()
             await self._wait(lane, f"there is no channel {key[0]}")
         return self._channels[key]
 
     async def _wait(self, lane: _Lane, reason: str) -> None:
-        lane.nudge.clear()
         lane.waiting_for = reason
         await lane.nudge.wait()
         lane.waiting_for = ""
@@ -372,12 +382,19 @@ class Delivery:
             raise _GivenUp(f"no sent message has the id {target!r}")
         while True:
             await self._record(item, DeliveryState.SENDING)
+            lane.nudge.clear()
             try:
                 await run(channel, item.address, ids[-1], values)
+            except NobodyAttached:
+                await self._record(item, DeliveryState.QUEUED)
+                await self._wait(lane, NOBODY)
             except NotSent as error:
                 item = await self._not_sent(item, error, lane)
             except OutcomeUnknown as error:
                 item = await self._unknown(item, str(error))
+            except Exception as error:  # as in `_send`
+                log.exception("the adapter broke while sending", delivery=item.id, channel=item.address.channel_type)
+                item = await self._unknown(item, f"{type(error).__name__}: {error}")
             else:
                 await self._record(item, DeliveryState.SENT, durable=False)
                 return

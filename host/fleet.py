@@ -50,6 +50,7 @@ NOTICE_AFTER = 3
 """Failed starts in a row before the chat hears of it, once."""
 
 RECOVER_SECONDS = 30.0
+JUDGE_TRIES = 3
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 
@@ -128,6 +129,14 @@ class Live:
             self.line.ring()
 
 
+@dataclass(frozen=True, slots=True)
+class _Ending:
+    """How a sandbox ended whose claims are not judged yet."""
+
+    reason: str
+    counted: bool
+
+
 class Fleet:
     """See the module. The cap and the idle time are the settings' of the moment."""
 
@@ -140,6 +149,7 @@ class Fleet:
         self._queue: deque[SessionRef] = deque()
         self._failures: dict[SessionRef, int] = {}
         self._held_back: dict[SessionRef, asyncio.Task[None]] = {}
+        self._unjudged: dict[SessionRef, _Ending] = {}
         self._closing = False
         self._last_tick: float | None = None
         self._changed = asyncio.Event()
@@ -242,6 +252,8 @@ class Fleet:
 
     async def _start_and_follow(self, live: Live) -> None:
         prepared = await self._ground.prepare(live.key)
+        if (unjudged := self._unjudged.get(live.key)) is not None:
+            await self._judge(live.key, unjudged, prepared.runtime, prepared.spec)
         live.runtime, live.spec = prepared.runtime, prepared.spec
         live.known = None if live.adopted else prepared.counter
         spec = prepared.spec
@@ -310,9 +322,10 @@ class Fleet:
             except BadFile as error:
                 await self._give_up_mailbox(live, str(error))
                 return
-            except OSError as error:
-                log.error("a mailbox cannot be read", session=live.key.session_id, reason=str(error))
-                self.problems[live.key] = str(error)
+            except Exception as error:
+                # The edge of one session's reading: the next ring or poll tries again, and nobody else is held up.
+                log.exception("a mailbox could not be read", session=live.key.session_id)
+                self.problems[live.key] = f"{type(error).__name__}: {error}"
 
     async def _pull(self, live: Live) -> None:
         pulled = await self._postmaster.pull(live.key, counted=live.stopping is None, known=live.known)
@@ -348,7 +361,9 @@ class Fleet:
         reason = end.detail or f"The sandbox ended with code {end.code}."
         log.info("a sandbox has ended", session=key.session_id, code=end.code, stopped=stopped, detail=end.detail)
         counted = stopped is None and end.code != 0
-        pulled = await self.read_last(key, counted=counted, reason=reason, prepared=(live.runtime, live.spec))
+        self._unjudged[key] = _Ending(reason, counted=counted)
+        assert live.runtime is not None and live.spec is not None
+        pulled = await self._judge(key, self._unjudged[key], live.runtime, live.spec)
         crash_at("after_judge")
         if stopped is None and end.code == 0:
             self._hold_back(key, START_BACK_OFF[0])  # it left by itself, which is no try; it must not spin either
@@ -358,32 +373,32 @@ class Fleet:
         if counted and not said_something:
             await self._postmaster.fail_start(key, reason)
 
-    async def read_last(
-        self, key: SessionRef, *, counted: bool, reason: str, prepared: tuple[Runtime | None, SandboxSpec | None]
-    ) -> Pulled | None:
+    async def _judge(self, key: SessionRef, ending: "_Ending", runtime: Runtime, spec: SandboxSpec) -> Pulled | None:
         """Reads a mailbox whose runner is gone, to its end, and judges the claims. A journal that the runner left is rolled
-        back by a sandbox that does nothing else; a bad file is set aside and replaced."""
-        runtime, spec = prepared
-        uid, gid = (spec.uid, spec.gid) if spec is not None else (None, None)
+        back by a sandbox that does nothing else; a bad file is set aside and replaced.
+
+        Until this has worked no runner may start, because it would drop the claims.
+        """
         pulled = None
-        for _ in range(3):
+        for _ in range(JUDGE_TRIES):
             try:
-                pulled = await self._postmaster.pull(key, counted=counted, ended=reason)
+                pulled = await self._postmaster.pull(key, counted=ending.counted, ended=ending.reason)
                 while pulled is not None and pulled.more:
-                    pulled = await self._postmaster.pull(key, counted=counted, ended=reason)
+                    pulled = await self._postmaster.pull(key, counted=ending.counted, ended=ending.reason)
             except JournalActive:
-                if runtime is None or spec is None:
-                    raise
                 await self._roll_back(runtime, spec)
             except TornSnapshot:
                 await self._clock.sleep(0.01)
             except BadFile as error:
-                await self._postmaster.replace_bad(key, str(error), uid=uid, gid=gid)
-                return None
+                await self._postmaster.replace_bad(key, str(error), uid=spec.uid, gid=spec.gid)
+                break
             else:
-                return pulled
-        await self._postmaster.replace_bad(key, "it could not be read after its runner had ended", uid=uid, gid=gid)
-        return None
+                break
+        else:
+            reason = "it could not be read after its runner had ended"
+            await self._postmaster.replace_bad(key, reason, uid=spec.uid, gid=spec.gid)
+        self._unjudged.pop(key, None)
+        return pulled
 
     async def _roll_back(self, runtime: Runtime, spec: SandboxSpec) -> None:
         recover = replace(spec, environment={**spec.environment, "RUNNER_MODE": "recover"})
@@ -507,9 +522,8 @@ class Fleet:
     async def _judge_left(self, key: SessionRef) -> None:
         try:
             prepared = await self._ground.prepare(key)
-            await self.read_last(
-                key, counted=False, reason="the host was restarted.", prepared=(prepared.runtime, prepared.spec)
-            )
+            ending = _Ending("The host was restarted.", counted=False)
+            await self._judge(key, ending, prepared.runtime, prepared.spec)
             await self._ground.set_status([(key, ContainerStatus.STOPPED)])
         except (RuntimeUnavailable, SandboxRefused, OSError, JournalActive) as error:
             self.problems[key] = str(error)

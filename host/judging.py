@@ -68,22 +68,33 @@ def judge(turn: Interrupted, now: datetime) -> Verdict:
     """
     if not turn.rows:
         return Verdict(())
-    tries = max(row.tries for row in turn.rows) + (1 if turn.counted else 0)
-    delay = 0.0 if not turn.counted else retry_delay(tries)
-    if turn.counted and (delay is None or not turn.retryable):
+    if turn.spoken:
+        return _carry_on(turn, now)
+    if not turn.counted:
+        return Verdict(tuple(Update(row.id, InStatus.PENDING, row.tries, row.process_after) for row in turn.rows))
+    # Each row by its own count: what came later must not fail with a message that was poison before.
+    updates = tuple(_again(row, now, retryable=turn.retryable) for row in turn.rows)
+    failed = any(update.status == InStatus.FAILED for update in updates)
+    return Verdict(updates, notice=_notice(turn) if failed else None)
+
+
+def _again(row: MessageIn, now: datetime, *, retryable: bool) -> Update:
+    tries = row.tries + 1
+    delay = retry_delay(tries) if retryable else None
+    if delay is None:
+        return Update(row.id, InStatus.FAILED, tries, row.process_after)
+    return Update(row.id, InStatus.PENDING, tries, clock.later(now, delay))
+
+
+def _carry_on(turn: Interrupted, now: datetime) -> Verdict:
+    tries = max(row.tries for row in turn.rows) + turn.counted
+    delay = (retry_delay(tries) if turn.retryable else None) if turn.counted else 0
+    if delay is None:
         failed = tuple(Update(row.id, InStatus.FAILED, row.tries + 1, row.process_after) for row in turn.rows)
         return Verdict(failed, notice=_notice(turn))
     after = clock.later(now, delay) if delay else None
-    if turn.spoken:
-        done = tuple(Update(row.id, InStatus.COMPLETED, row.tries, row.process_after) for row in turn.rows)
-        return Verdict(done, continuation=_continuation(turn, tries, after, now))
-    if not turn.counted:
-        return Verdict(tuple(Update(row.id, InStatus.PENDING, row.tries, row.process_after) for row in turn.rows))
-    again = []
-    for row in turn.rows:
-        delay = retry_delay(row.tries + 1)
-        again.append(Update(row.id, InStatus.PENDING, row.tries + 1, clock.later(now, delay or 0)))
-    return Verdict(tuple(again))
+    done = tuple(Update(row.id, InStatus.COMPLETED, row.tries, row.process_after) for row in turn.rows)
+    return Verdict(done, continuation=_continuation(turn, tries, after, now))
 
 
 def _notice(turn: Interrupted) -> str:

@@ -6,7 +6,8 @@ in one transaction, so that a kill between two statements never shows.
 
 import json
 import sqlite3
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
@@ -56,6 +57,8 @@ class Item:
     due: str | None = None
     in_reply_to: str | None = None
     reserved: bool = False
+    by_host: bool = False
+    """The host's own word. Only the record can say so: a container writes whatever it likes into `content`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +97,8 @@ class TakeOver:
     actions: list[Action] = field(default_factory=list)
     finished: list[tuple[str, bool]] = field(default_factory=list)
     """(message id, completed rather than failed), in order."""
+    carried_on: list[tuple[str, str]] = field(default_factory=list)
+    """(message id, the id of the row by which it goes on)."""
     state: RunnerState | None = None
     bad_rows: tuple[BadRow, ...] = ()
     written_in: bool = False
@@ -121,7 +126,8 @@ class Mailbox:
         return self._connection
 
     def _connect(self) -> sqlite3.Connection:
-        connection = schema.open_inbound(self._path)
+        with _held_by_the_sandbox():  # rolling back the journal of a killed host takes the same lock as a write
+            connection = schema.open_inbound(self._path)
         self._floor = connection.execute("SELECT max(seq) FROM deliveries").fetchone()[0] or 0
         return connection
 
@@ -151,12 +157,8 @@ class Mailbox:
         try:
             if not durable:
                 db.execute("PRAGMA synchronous=NORMAL")
-            with schema.transaction(db):
+            with _held_by_the_sandbox(), schema.transaction(db):
                 work(db)
-        except sqlite3.OperationalError as error:
-            if error.sqlite_errorcode & 0xFF == sqlite3.SQLITE_BUSY:
-                raise InboundHeld(str(error)) from error
-            raise
         finally:
             if not durable:
                 db.execute("PRAGMA synchronous=FULL")
@@ -227,7 +229,8 @@ class Mailbox:
         """
         taken = TakeOver(state=snapshot.state, bad_rows=snapshot.bad_rows, more=snapshot.more)
         rows = self._new_rows(snapshot.rows, taken)
-        claims = self._open_claims(snapshot.claims, ended=ended is not None)
+        # A turn is judged by all that it said, so claims wait for the last of its rows; the caller reads on.
+        claims = [] if snapshot.more else self._open_claims(snapshot.claims, ended=ended is not None)
         seen = max(self.floor, snapshot.highest_seq or 0)
         if not rows and not claims:
             self._floor = seen
@@ -357,12 +360,20 @@ class Mailbox:
             news.append((row, claim))
         if ended:
             claimed = {row.id for row, _ in news}
-            news += [
-                (row, Claim(row.id, row.tries, f"lost {row.id} {row.tries}", ClaimState.PROCESSING))
-                for row in rows.values()
-                if row.status == InStatus.PROCESSING and row.id not in claimed
-            ]
+            lost = [row for row in rows.values() if row.status == InStatus.PROCESSING and row.id not in claimed]
+            if lost:
+                turn_id = self._turn_that_answered(lost) or f"lost {lost[0].id} {lost[0].tries}"
+                news += [(row, Claim(row.id, row.tries, turn_id, ClaimState.PROCESSING)) for row in lost]
         return news
+
+    def _turn_that_answered(self, rows: Sequence[MessageIn]) -> str | None:
+        """The turn of rows whose claims are lost, as far as what it said tells: a runner has one open turn at a time."""
+        marks = ",".join("?" * len(rows))
+        found = self._db.execute(
+            f"SELECT turn_id FROM deliveries WHERE turn_id IS NOT NULL AND in_reply_to IN ({marks}) ORDER BY rowid DESC",
+            [row.id for row in rows],
+        ).fetchone()
+        return None if found is None else str(found["turn_id"])
 
     def open_rows(self) -> dict[str, MessageIn]:
         """Every row that is pending or processing, by id, in order of seq."""
@@ -412,8 +423,9 @@ class Mailbox:
                 taken.finished.append((update.message_id, False))
         if verdict.continuation is not None:
             taken.written_in = self._insert(db, [verdict.continuation]) > 0 or taken.written_in
-            taken.finished += [(update.message_id, True) for update in verdict.updates]
-        addressed = [row for row in turn.rows if row.address is not None]
+            taken.carried_on += [(update.message_id, verdict.continuation.id) for update in verdict.updates]
+        failed = {update.message_id for update in verdict.updates if update.status == InStatus.FAILED}
+        addressed = [row for row in turn.rows if row.id in failed and row.address is not None]
         if verdict.notice is not None and addressed:
             item = self._notice(db, addressed[-1], turn.turn_id, verdict.notice)
             if item is not None:
@@ -428,7 +440,7 @@ class Mailbox:
         content = json.dumps({"text": text, "notice": True}, ensure_ascii=False)
         out = MessageOut(notice_id, 0, None, row.id, self._stamp(), Kind.CHAT, content, row.address)
         self._insert_delivery(db, out, DeliveryState.QUEUED, None)
-        return Item(notice_id, row.address, Kind.CHAT, content, self.key, in_reply_to=row.id)
+        return Item(notice_id, row.address, Kind.CHAT, content, self.key, in_reply_to=row.id, by_host=True)
 
     def _set(self, db: sqlite3.Connection, message_id: str, status: InStatus, tries: int, after: str | None) -> None:
         db.execute(
@@ -440,13 +452,16 @@ class Mailbox:
 
     def fail_start(self, reason: str, *, retryable: bool = True) -> TakeOver:
         """A sandbox ended by itself before it claimed a message: the due rows count a try, so that a runner which cannot
-        work does not start for ever."""
-        due = [row for row in self.open_rows().values() if row.trigger and self._is_due(row)]
+        work does not start for ever. Each chat whose messages fail by it hears so once."""
+        due: dict[tuple[str, ...], list[MessageIn]] = {}
+        for row in self.open_rows().values():
+            if row.trigger and self._is_due(row):
+                due.setdefault(row.origin, []).append(row)
         taken = TakeOver()
 
         def work(db: sqlite3.Connection) -> None:
-            for row in due:
-                turn = Interrupted(f"start {row.id}", (row,), reason, retryable=retryable)
+            for rows in due.values():
+                turn = Interrupted(f"start {rows[-1].tries}", tuple(rows), reason, retryable=retryable)
                 self._carry_out(db, turn, judge(turn, self._now()), taken)
 
         if due:
@@ -512,12 +527,15 @@ class Mailbox:
             self._write(lambda db: self._tell_agent(db, row, error, TakeOver()))
 
     def retry_delivery(self, delivery_id: str) -> Item | None:
-        """Queues a dead letter again with a fresh count. None where it is none."""
+        """Queues a dead letter again with a fresh count. None where it is none; what was refused was never attempted and
+        stays refused."""
         found: Item | None = None
 
         def work(db: sqlite3.Connection) -> None:
             nonlocal found
-            row = db.execute("SELECT * FROM deliveries WHERE id=? AND state='failed'", (delivery_id,)).fetchone()
+            row = db.execute(
+                "SELECT * FROM deliveries WHERE id=? AND state='failed' AND attempts + unknown_count > 0", (delivery_id,)
+            ).fetchone()
             if row is None or row["platform_id"] is None:
                 return
             db.execute(
@@ -529,6 +547,11 @@ class Mailbox:
 
         self._write(work)
         return found
+
+    def status_of(self, message_id: str) -> str | None:
+        """The status of a message; None where it is not here (yet)."""
+        row = self._db.execute("SELECT status FROM messages_in WHERE id=?", (message_id,)).fetchone()
+        return row["status"] if row else None
 
     def sent_as(self, seq: int) -> list[str]:
         """The platform's ids of what was said with that seq; empty where nothing was sent under it."""
@@ -558,6 +581,16 @@ class Mailbox:
             (address.channel_type, address.account_id, address.platform_id, address.thread_id),
         ).fetchone()
         return found is not None
+
+
+@contextmanager
+def _held_by_the_sandbox() -> Iterator[None]:
+    try:
+        yield
+    except sqlite3.OperationalError as error:
+        if error.sqlite_errorcode & 0xFF == sqlite3.SQLITE_BUSY:
+            raise InboundHeld(str(error)) from error
+        raise
 
 
 def _system(action: str, status: str, result: object) -> str:
@@ -604,6 +637,7 @@ def item_of(row: sqlite3.Row | Mapping[str, Any], key: SessionRef | None) -> Ite
         row["unknown_count"],
         row["next_attempt_at"] or row["deliver_after"],
         row["in_reply_to"],
+        by_host=row["seq"] is None,
     )
 
 

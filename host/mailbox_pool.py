@@ -2,8 +2,9 @@
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager, suppress
 from typing import TypeVar
 
 import structlog
@@ -37,22 +38,27 @@ class MailboxPool:
     async def call(self, key: SessionRef, work: Callable[[Mailbox], T]) -> T:
         """Runs `work` on a session's mailbox. Raises InboundHeld when its lock could not be had although the sandbox was
         stopped, and whatever `work` raises."""
-        session_id = key.session_id
+        async with self._alone(key.session_id):
+            for attempt in range(HELD_TRIES):
+                try:
+                    return await self._run(key, work)
+                except InboundHeld:
+                    if attempt == HELD_TRIES - 1:
+                        raise
+                    log.warning(
+                        "the sandbox holds a lock on its inbound mailbox and is stopped", session=key.session_id
+                    )
+                    await self._evict(key)
+            raise AssertionError("unreachable")
+
+    @asynccontextmanager
+    async def _alone(self, session_id: str) -> AsyncIterator[None]:
+        """One user of a session's mailbox at a time, in order of asking."""
         lock = self._locks.setdefault(session_id, asyncio.Lock())
         self._users[session_id] = self._users.get(session_id, 0) + 1
         try:
             async with lock:
-                for attempt in range(HELD_TRIES):
-                    try:
-                        return await self._run(key, work)
-                    except InboundHeld:
-                        if attempt == HELD_TRIES - 1:
-                            raise
-                        log.warning(
-                            "the sandbox holds a lock on its inbound mailbox and is stopped", session=session_id
-                        )
-                        await self._evict(key)
-                raise AssertionError("unreachable")
+                yield
         finally:
             self._users[session_id] -= 1
             if not self._users[session_id]:
@@ -65,7 +71,18 @@ class MailboxPool:
             mailbox = self._open[key.session_id] = Mailbox(key, folder, self._clock.now)
         self._open.move_to_end(key.session_id)
         surplus = self._surplus()
-        return await asyncio.get_running_loop().run_in_executor(self._threads, _use, work, mailbox, surplus)
+        return await self._in_thread(lambda: _use(work, mailbox, surplus))
+
+    async def _in_thread(self, work: Callable[[], T]) -> T:
+        """Also when cancelled it returns only after the thread is done: until then the mailbox is in use."""
+        running = asyncio.get_running_loop().run_in_executor(self._threads, work)
+        try:
+            return await asyncio.shield(running)
+        except asyncio.CancelledError:
+            while not running.done():
+                with suppress(asyncio.CancelledError):
+                    await asyncio.wait([running])
+            raise
 
     def _surplus(self) -> list[Mailbox]:
         """The least recently used mailboxes above KEPT_OPEN that nobody uses, taken out of the pool."""
@@ -74,10 +91,10 @@ class MailboxPool:
 
     async def forget(self, key: SessionRef) -> None:
         """Closes a session's files, so that its folder can be moved or mended."""
-        async with self._locks.setdefault(key.session_id, asyncio.Lock()):
+        async with self._alone(key.session_id):
             mailbox = self._open.pop(key.session_id, None)
             if mailbox is not None:
-                await asyncio.get_running_loop().run_in_executor(self._threads, mailbox.close)
+                await self._in_thread(mailbox.close)
 
     async def close(self) -> None:
         """Closes everything; no call may be running."""

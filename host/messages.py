@@ -84,7 +84,7 @@ class MessageWatch:
         self._terminal = terminal
         self._database = database
         self._pool = pool
-        self._keys: OrderedDict[str, tuple[str, Address]] = OrderedDict()
+        self._keys: OrderedDict[str, list[tuple[str, Address]]] = OrderedDict()
 
     def accepted(self, events: Sequence[InboundEvent]) -> None:
         """Terminal events whose end will be told."""
@@ -93,7 +93,7 @@ class MessageWatch:
 
     def expect(self, message_id: str, event_key: str, address: Address) -> None:
         """Somebody waits for the end of this message."""
-        self._keys[message_id] = (event_key, address)
+        self._keys.setdefault(message_id, []).append((event_key, address))
         while len(self._keys) > KEPT_KEYS:
             self._keys.popitem(last=False)
 
@@ -128,9 +128,13 @@ class MessageWatch:
     def finished(self, key: SessionRef, message_id: str, *, completed: bool) -> None:
         """A message is dealt with; its end is told once all that it brought about is delivered."""
         self._signs.stop(key)
-        if (known := self._keys.pop(message_id, None)) is not None:
-            event_key, address = known
+        for event_key, address in self._keys.pop(message_id, ()):
             self._delivery.when_drained(address, self._teller(event_key, failed=not completed))
+
+    def carried_on(self, message_id: str, by: str) -> None:
+        """Whoever waits for a message waits for the one that goes on with it."""
+        for event_key, address in self._keys.pop(message_id, ()):
+            self.expect(by, event_key, address)
 
     def _teller(self, event_key: str, *, failed: bool) -> Callable[[], None]:
         return lambda: self._terminal.settled(event_key, failed=failed)

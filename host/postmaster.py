@@ -20,6 +20,7 @@ from host.home import Home
 from host.mailbox import Change, Item, Mailbox, Refusal, SessionRef, TakeOver
 from host.mailbox_pool import MailboxPool
 from host.reader import Budget, Reader, Snapshot
+from host.tasks import to_the_end
 from mailboxes import clock
 from mailboxes.clock import Clock
 from mailboxes.rows import Address, Kind, MessageIn, MessageOut, RunnerState
@@ -28,9 +29,6 @@ log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 
 COUNTER = slice(24, 28)
 """Where a database image holds its change counter."""
-
-READ_TRIES = 2
-"""A reader that did not answer in time is asked once more before the file counts as bad: this machine may be busy."""
 
 
 class Wirings(Protocol):
@@ -54,6 +52,10 @@ class Listener(Protocol):
 
     def finished(self, key: SessionRef, message_id: str, *, completed: bool) -> None:
         """A message is dealt with; what it brought about is queued for delivery."""
+        ...
+
+    def carried_on(self, message_id: str, by: str) -> None:
+        """What a message asked for goes on as the message `by`."""
         ...
 
 
@@ -92,7 +94,7 @@ class Postmaster:
         self._clock = clock
         self._due = due
         self._budgets: dict[SessionRef, Budget] = {}
-        self.notify: Callable[[SessionRef], None] = lambda key: None
+        self.notify: Callable[[SessionRef], None] = lambda _key: None
 
     # -- in
 
@@ -124,6 +126,10 @@ class Postmaster:
         `ended`: the runner is gone, for this reason, and its claims are judged. Raises what host.untrusted raises of a file
         that cannot be read (BadFile, JournalActive, TornSnapshot).
         """
+        # What is taken over is committed before it is handed on: a caller that is cancelled in between would lose it.
+        return await to_the_end(self._pull(key, counted=counted, ended=ended, known=known))
+
+    async def _pull(self, key: SessionRef, *, counted: bool, ended: str | None, known: bytes | None) -> Pulled | None:
         folder = self._home.session_folder(key.agent_group_id, key.session_id)
         reserved: list[Address] = []
 
@@ -137,7 +143,7 @@ class Postmaster:
             image = untrusted.read_outbound(folder / "outbound")
             if image[COUNTER] == known and ended is None:
                 return None
-            snapshot = self._read(image, mailbox.floor)
+            snapshot = self._reader.read(image, mailbox.floor)
             taken = mailbox.take_over(
                 snapshot, refusal=self._refusal(key, mailbox), reserve=reserve, counted=counted, ended=ended
             )
@@ -165,14 +171,6 @@ class Postmaster:
         """The session has stopped."""
         self._budgets.pop(key, None)
 
-    def _read(self, image: bytes, floor: int) -> Snapshot:
-        for _ in range(READ_TRIES - 1):
-            try:
-                return self._reader.read(image, floor)
-            except untrusted.BadFile as error:
-                log.warning("reading an outbound mailbox failed once", reason=str(error))
-        return self._reader.read(image, floor)
-
     def _refusal(self, key: SessionRef, mailbox: Mailbox) -> Refusal:
         def refusal(row: MessageOut) -> str | None:
             if row.address is None:
@@ -193,6 +191,8 @@ class Postmaster:
         for item in taken.items:
             self._listener.spoke(key, item.address)
         self._delivery.add(taken.items)
+        for message_id, by in taken.carried_on:
+            self._listener.carried_on(message_id, by)
         for message_id, completed in taken.finished:
             self._listener.finished(key, message_id, completed=completed)
         for action in taken.actions:
@@ -251,9 +251,12 @@ class Postmaster:
         def with_due(mailbox: Mailbox) -> tuple[TakeOver, str | None]:
             return work(mailbox), mailbox.next_due()
 
-        taken, due = await self._pool.call(key, with_due)
-        self._due.set(key, due)
-        self._hand_on(key, taken)
+        async def judge() -> None:
+            taken, due = await self._pool.call(key, with_due)
+            self._due.set(key, due)
+            self._hand_on(key, taken)
+
+        await to_the_end(judge())
 
     async def has_work(self, key: SessionRef) -> bool:
         """Whether a due message waits in a session or is worked on."""

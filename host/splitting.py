@@ -1,5 +1,7 @@
 """Cuts a long text into chunks that a platform takes."""
 
+import re
+from bisect import bisect_right
 from collections.abc import Callable
 
 _FENCE = "```"
@@ -8,9 +10,9 @@ _FENCE = "```"
 def split_text(text: str, limit: int, *, utf16: bool = False) -> list[str]:
     """The text in chunks of at most `limit` units (characters, or UTF-16 units where the platform counts so).
 
-    Their concatenation is the text (chunks that would hold blanks alone are left out). A cut falls behind a paragraph if
-    possible, else behind a line, else behind a word, and inside a code fence only when the fence alone is longer than a
-    chunk. Blank text gives no chunk.
+    Their concatenation is the text (chunks that would hold blanks alone are left out). A cut falls behind a paragraph
+    if possible, else behind a line, else behind a word, and inside a code fence only when the fence alone is longer
+    than a chunk. Blank text gives no chunk.
     """
     if not text.strip():
         return []
@@ -43,8 +45,10 @@ def _fitting(text: str, limit: int, measure: Callable[[str], int]) -> int:
 
 
 def _best_cut(window: str, *, within_fence: bool) -> int:
+    fences = [mark.end() for mark in re.finditer(_FENCE, window)]
+
     def outside(end: int) -> bool:
-        return (window.count(_FENCE, 0, end) + within_fence) % 2 == 0
+        return (bisect_right(fences, end) + within_fence) % 2 == 0
 
     for separator in ("\n\n", "\n", " "):
         cut = window.rfind(separator)
@@ -53,7 +57,8 @@ def _best_cut(window: str, *, within_fence: bool) -> int:
             if outside(end):
                 return end
             cut = window.rfind(separator, 0, cut)
-    whole = _without_half_a_fence(window)
+    # A hard cut falls at the end, but not between the backticks of a fence.
+    whole = max(len(window.rstrip("`")), fences[-1] if fences else 0) or len(window)
     if outside(whole):
         return whole
     if (opening := window.rfind(_FENCE)) > 0 and outside(opening):
@@ -63,9 +68,3 @@ def _best_cut(window: str, *, within_fence: bool) -> int:
         if cut > 0:
             return cut + len(separator)
     return whole
-
-
-def _without_half_a_fence(window: str) -> int:
-    """Where a hard cut falls: at the end, but not between the backticks of a fence."""
-    kept = len(window.rstrip("`"))
-    return kept if kept and len(window) - kept < len(_FENCE) else len(window)

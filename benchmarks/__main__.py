@@ -1,17 +1,22 @@
-"""Runs every benchmark, each in a process of its own, one after another; 1 when one of them missed a goal or failed."""
+"""Runs every benchmark, each in a process of its own, one after another, and prints one table."""
 
-import pkgutil
+import json
 import subprocess
 import sys
 
-import benchmarks
+from benchmarks.common import BENCH_FILE, table_of_all
+
+NAMES = ("hand_over", "intake", "footprint", "neighbours", "commands")
 
 
 def main() -> int:
-    """`python -m benchmarks [NAME ...]`: all, or the named ones."""
-    every = sorted(module.name for module in pkgutil.iter_modules(benchmarks.__path__))
-    wanted = sys.argv[1:] or [name for name in every if name not in ("__main__", "common")]
-    codes = [subprocess.run([sys.executable, "-m", f"benchmarks.{name}"], check=False).returncode for name in wanted]
+    """`python -m benchmarks [NAME ...]`: all, or the named ones. 1 when one of them missed a goal or failed."""
+    codes = []
+    for name in sys.argv[1:] or NAMES:
+        print(f"{name} ...", file=sys.stderr, flush=True)
+        ran = subprocess.run([sys.executable, "-m", f"benchmarks.{name}"], check=False, stdout=subprocess.DEVNULL)
+        codes.append(ran.returncode)
+    print(table_of_all(json.loads(BENCH_FILE.read_text())))
     return 1 if any(codes) else 0
 
 

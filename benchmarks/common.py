@@ -9,6 +9,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 BENCH_FILE = Path(__file__).resolve().parents[1] / "build" / "bench.json"
 
@@ -54,6 +55,23 @@ def fsync_p50_ms(folder: Path, times: int = 200) -> float:
 
 def table(title: str, figures: Sequence[Figure], conditions: Mapping[str, str]) -> str:
     """One table for people; `conditions` (the disk, the image, the count) stand under its title."""
+    head = [title, *(f"  {name}: {value}" for name, value in conditions.items())]
+    return "\n".join([*head, *_lines(figures)])
+
+
+def table_of_all(saved: Mapping[str, Any]) -> str:
+    """One table of what `save` wrote, every benchmark's conditions above it."""
+    heads, figures = [], []
+    for title, part in saved.items():
+        said = ", ".join(f"{name} {value}" for name, value in part["conditions"].items())
+        heads.append(f"  {title}: {said}")
+        for name, saved_figure in part["figures"].items():
+            known = {key: value for key, value in saved_figure.items() if key != "met"}
+            figures.append(Figure(f"{title}: {name}", **known))
+    return "\n".join([*heads, *_lines(figures)])
+
+
+def _lines(figures: Sequence[Figure]) -> list[str]:
     rows = [("figure", "measured", "goal", "")]
     for figure in figures:
         bound = "" if figure.goal is None else f"{'≥' if figure.more_is_better else '≤'} {figure.goal:g} {figure.unit}"
@@ -61,8 +79,7 @@ def table(title: str, figures: Sequence[Figure], conditions: Mapping[str, str]) 
         rows.append((figure.name, f"{figure.value:.4g} {figure.unit}", bound, verdict))
     widths = [max(len(row[column]) for row in rows) for column in range(4)]
     lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
-    head = [title, *(f"  {name}: {value}" for name, value in conditions.items())]
-    return "\n".join([*head, lines[0], "-" * len(lines[0]), *lines[1:]])
+    return [lines[0], "-" * len(lines[0]), *lines[1:]]
 
 
 def save(title: str, figures: Sequence[Figure], conditions: Mapping[str, str], path: Path = BENCH_FILE) -> None:
@@ -76,7 +93,13 @@ def save(title: str, figures: Sequence[Figure], conditions: Mapping[str, str], p
         known[title] = {
             "conditions": dict(conditions),
             "figures": {
-                figure.name: {"value": figure.value, "unit": figure.unit, "goal": figure.goal, "met": figure.met}
+                figure.name: {
+                    "value": figure.value,
+                    "unit": figure.unit,
+                    "goal": figure.goal,
+                    "more_is_better": figure.more_is_better,
+                    "met": figure.met,
+                }
                 for figure in figures
             },
         }

@@ -188,7 +188,7 @@ class Host:
         try:
             await self.images.look()
             await recover(self.database, self.postmaster, self.delivery, self.fleet, self.runtimes)
-            await self._open_channel(self.terminal)
+            await self.open_channel(self.terminal)
             await self.intake.recover()
             loops = [
                 asyncio.create_task(_for_ever(work), name=name)
@@ -208,7 +208,8 @@ class Host:
                 await channel.teardown()
             await self.control.stop()
 
-    async def _open_channel(self, channel: Channel) -> None:
+    async def open_channel(self, channel: Channel) -> None:
+        """Has a platform take part from now on; while `serving`, which closes it."""
         account = (channel.channel_type, channel.account_id)
 
         async def accept(events: Sequence[InboundEvent], offset: str | None) -> None:

@@ -41,7 +41,7 @@ def test_each_benchmark_keeps_its_place_in_the_file(tmp_path: Path) -> None:
     assert saved["cold"]["figures"]["p50"]["value"] == 300.0
     assert saved["warm"] == {
         "conditions": {"disk": "tmpfs"},
-        "figures": {"p50": {"value": 1.0, "unit": "ms", "goal": 3.0, "met": True}},
+        "figures": {"p50": {"value": 1.0, "unit": "ms", "goal": 3.0, "more_is_better": False, "met": True}},
     }
 
 

@@ -2,6 +2,7 @@
 
 from prompt_toolkit import PromptSession, print_formatted_text
 from prompt_toolkit.formatted_text import FormattedText
+from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
 from prompt_toolkit.patch_stdout import patch_stdout
 
 from host.cli.conversation import Conversation, Shown
@@ -11,6 +12,16 @@ from host.text import printable
 _HELP = "Write, and Enter sends. Alt-Enter is a new line. /quit or Ctrl-D ends."
 
 
+def _keys() -> KeyBindings:
+    keys = KeyBindings()
+
+    @keys.add("escape", "enter")
+    def _(event: KeyPressEvent) -> None:
+        event.current_buffer.insert_text("\n")
+
+    return keys
+
+
 class Prompt:
     """One person at one terminal, talking to `name`."""
 
@@ -18,7 +29,7 @@ class Prompt:
         self._name = printable(name)
         self._thinking = False
         self._begun = True
-        self._session: PromptSession[str] = PromptSession(bottom_toolbar=self._toolbar, multiline=False)
+        self._session: PromptSession[str] = PromptSession(bottom_toolbar=self._toolbar, key_bindings=_keys())
 
     def show(self, shown: Shown) -> None:
         """Prints one chunk above the prompt."""

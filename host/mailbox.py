@@ -623,18 +623,19 @@ def text_of(kind: str, content: str) -> str:
 
 
 def item_of(row: sqlite3.Row | Mapping[str, Any], key: SessionRef | None) -> Item:
-    """An item from a row of `deliveries`."""
+    """An item from a row of `deliveries` or `host_outbox`. What was being sent when it was left is of unknown outcome."""
+    interrupted = row["state"] == DeliveryState.SENDING
     return Item(
         row["id"],
         Address(row["channel_type"], row["account_id"], row["platform_id"], row["thread_id"]),
         row["kind"],
         row["content"],
         key,
-        row["state"],
+        DeliveryState.UNKNOWN if interrupted else row["state"],
         row["attempts"],
         row["chunks_done"],
         tuple(json.loads(row["platform_ids"])),
-        row["unknown_count"],
+        row["unknown_count"] + interrupted,
         row["next_attempt_at"] or row["deliver_after"],
         row["in_reply_to"],
         by_host=row["seq"] is None,

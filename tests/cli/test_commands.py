@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
+from host.control import AsyncControlClient
 from host.failure import EXIT_CODES, Code
 from host.home import Home
 from host.lock import holder
@@ -184,6 +185,41 @@ async def test_the_whole_round_on_a_running_host(home: Home) -> None:
         assert await up.wait() == 0
     assert (await run("agents", "show", "main"))[0] == 0
     assert (await run("logs", "-n", "5"))[0] == 0
+
+
+async def test_what_nobody_has_got_yet_is_listed_and_shown_to_who_attaches_next(home: Home) -> None:
+    async with host_up(home):
+        async with await AsyncControlClient.connect(home.control_socket) as client:
+            await client.call("chat.send", chat="cli", text="anybody there?", key="12345678")
+        found: list[dict[str, object]] = []
+        async with asyncio.timeout(40):
+            while not found:
+                found = json.loads((await run("--json", "messages", "list", "--undelivered"))[1])
+        assert [row["text"] for row in found] == ["(rehearsal, no model) anybody there?"]
+        assert found[0]["state"] == "queued"
+        assert found[0]["attempts"] == 0
+        code, out, _ = await run("chat", "--once", "me now")
+        assert code == 0
+        assert [line.rpartition(") ")[2] for line in out.splitlines()] == ["anybody there?", "me now"]
+        assert json.loads((await run("--json", "messages", "list", "--undelivered"))[1]) == []
+
+
+async def test_logs_are_followed_over_a_rotation(home: Home) -> None:
+    path = home.logs / "host.log"
+    path.write_text('{"time": "2026-01-02T03:04:05.678Z", "level": "info", "event": "first"}\n')
+    async with command("logs", "-f") as logs:
+        assert logs.process.stdout is not None
+        async with asyncio.timeout(20):
+            assert await logs.process.stdout.readline() == b"2026-01-02 03:04:05 first\n"
+            with path.open("a") as file:
+                file.write('{"level": "info", "event": "second"}\n')
+            assert await logs.process.stdout.readline() == b"second\n"
+            path.rename(home.logs / "host.log.1")
+            path.write_text('{"level": "error", "event": "third\\u001b"}\n')
+            assert await logs.process.stdout.readline() == "ERROR third\ufffd\n".encode()
+        logs.process.send_signal(signal.SIGINT)
+        async with asyncio.timeout(20):
+            assert await logs.process.wait() == 130
 
 
 async def test_a_change_without_a_terminal_needs_y_and_a_dry_run_changes_nothing(home: Home) -> None:

@@ -56,7 +56,8 @@ def list_agents(invocation: Invocation) -> None:
 @click.pass_obj
 def show(invocation: Invocation, agent: str) -> None:
     """One agent, and the chats where it answers."""
-    found = find(rows(invocation, "agents.list"), agent, "agent")
+    newest_first = sorted(rows(invocation, "agents.list"), key=lambda row: str(row["created_at"]), reverse=True)
+    found = find(newest_first, agent, "agent")
     shown = ask(invocation, "agents.show", id=found["id"])
     invocation.output.card(CARD, shown if isinstance(shown, dict) else found)
 

@@ -1,6 +1,7 @@
 """Many mailboxes at once: one call at a time for each session, and no sandbox can hold up a write for good."""
 
 import asyncio
+import signal
 import sys
 import threading
 from collections.abc import AsyncIterator, Callable
@@ -181,9 +182,9 @@ class Sandbox:
         self.folder = folder
         self.evicted: list[SessionRef] = []
 
-    async def start(self) -> None:
+    async def start(self, what: str = "hold") -> None:
         self.process = await asyncio.create_subprocess_exec(
-            sys.executable, "-m", "tests.mailbox.children", "hold", str(self.folder),
+            sys.executable, "-m", "tests.mailbox.children", what, str(self.folder),
             stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE,
         )  # fmt: skip
         assert self.process.stdout is not None
@@ -217,6 +218,27 @@ async def test_a_sandbox_that_holds_the_lock_is_stopped_and_the_write_is_done(
     assert taken.items == []
     assert sandbox.evicted == [KEY]
     assert len(table(sandbox.folder, "messages_in")) == 1
+    await pool.close()
+
+
+@pytest.mark.req("R026")
+@pytest.mark.fault(88)
+async def test_a_sandbox_that_keeps_the_host_from_rolling_its_own_journal_back_is_stopped_too(
+    home: Home, clock: FakeClock
+) -> None:
+    held = Sandbox(make_session(home.session_folder("ag-1", "s-1")))
+    dying = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "tests.mailbox.children", "die_in_commit", str(held.folder)
+    )
+    assert await dying.wait() == -signal.SIGKILL
+    journal = held.folder / "inbound" / "inbound.db-journal"
+    assert journal.stat().st_size > 0
+    await held.start("hold_bytes")
+    pool = MailboxPool(home, clock, held.evict)
+    assert await pool.call(KEY, lambda mailbox: mailbox.put([message()])) == 1
+    assert held.evicted == [KEY]
+    assert not journal.exists()
+    assert table(held.folder, "destinations") == []
     await pool.close()
 
 

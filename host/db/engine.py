@@ -15,7 +15,7 @@ from typing import TypeVar
 
 import structlog
 from sqlalchemy import Connection, Engine, Executable, Table, create_engine, event, text
-from sqlalchemy.dialects import sqlite
+from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.engine import make_url
 from sqlalchemy.engine.interfaces import DBAPIConnection
 from sqlalchemy.pool import ConnectionPoolEntry
@@ -71,11 +71,7 @@ def make_engine(url: str, *, foreign_keys: bool = True) -> Engine:
 
 @lru_cache(maxsize=128)
 def _upsert(dialect: str, table: Table, keys: tuple[str, ...], update: tuple[str, ...]) -> Executable:
-    if dialect == "postgresql":
-        from sqlalchemy.dialects.postgresql import insert  # a fifth of a second that SQLite's users do not wait for
-    else:
-        insert = sqlite.insert  # type: ignore[assignment]  the two have one shape and no common base
-    statement = insert(table)
+    statement: sqlite.Insert | postgresql.Insert = (postgresql if dialect == "postgresql" else sqlite).insert(table)
     if not update:
         return statement.on_conflict_do_nothing()
     return statement.on_conflict_do_update(

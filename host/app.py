@@ -31,9 +31,9 @@ from host.ground import Ground
 from host.home import Home
 from host.images import Images
 from host.intake import Intake, Routed
+from host.items import SessionRef
 from host.lock import home_lock
 from host.log import HostLog, Secrets
-from host.mailbox import SessionRef
 from host.mailbox_pool import MailboxPool
 from host.messages import MessageWatch, TypingSigns
 from host.methods import RESTART, register
@@ -181,7 +181,8 @@ class Host:
 
     @contextlib.asynccontextmanager
     async def serving(self, grace_seconds: float) -> AsyncIterator[None]:
-        """Serves for as long as the block runs; the end is orderly: nothing new is taken, turns finish, sends finish."""
+        """Serves for as long as the block runs; the end is orderly: nothing new is taken, turns finish, sends
+        finish."""
         register(self.control, self.facts)
         self.terminal.register(self.control)
         await self.control.start()
@@ -227,7 +228,8 @@ R = TypeVar("R")
 
 
 class _Late(Generic[A, R]):
-    """A call whose target is built after its user, because the target stands on the user. Until then it answers `early`."""
+    """A call whose target is built after its user, because the target stands on the user. Until then it answers
+    `early`."""
 
     def __init__(self, early: R) -> None:
         self._early = early
@@ -278,7 +280,8 @@ def _intake(
 
 
 async def _for_ever(work: Callable[[], Awaitable[None]]) -> None:
-    """Runs a loop of the host; one that breaks is logged and begun again, because a host without it only looks healthy."""
+    """Runs a loop of the host; one that breaks is logged and begun again, because a host without it only looks
+    healthy."""
     while True:
         try:
             await work()

@@ -1,7 +1,9 @@
-"""Delivery: one lane per address, the intent committed before each chunk, back-off, dead letters. Nothing fails in silence.
+"""Delivery: one lane per address, the intent committed before each chunk, back-off, dead letters. Nothing fails in
+silence.
 
-An item's record lies in its session's inbound.db (`deliveries`) or, for what belongs to no session, in the central table
-`host_outbox`; `Books` hides which. A lane is drained by one task, so order holds per address and no row is sent by two.
+An item's record lies in its session's inbound.db (`deliveries`) or, for what belongs to no session, in the central
+table `host_outbox`; `Books` hides which. A lane is drained by one task, so order holds per address and no row is sent
+by two.
 """
 
 import asyncio
@@ -17,7 +19,7 @@ from typing import Protocol, cast
 import structlog
 
 from host.channels.base import Channel, EditingChannel, NobodyAttached, NotSent, OutcomeUnknown, Outgoing
-from host.mailbox import Change, Item, text_of
+from host.items import Change, Item, text_of
 from host.splitting import split_text
 from mailboxes import clock as clocks
 from mailboxes.crash import crash_at
@@ -154,7 +156,8 @@ class Delivery:
         return {address: lane.waiting_for for address, lane in self._lanes.items() if lane.waiting_for}
 
     async def settle(self, seconds: float) -> None:
-        """Waits until nothing is being sent, at most that long; what is in back-off or waits for somebody stays queued."""
+        """Waits until nothing is being sent, at most that long; what is in back-off or waits for somebody stays
+        queued."""
         sending = [lane.task for lane in self._lanes.values() if lane.task and not lane.waiting_for]
         if sending:
             await asyncio.wait(sending, timeout=seconds)
@@ -217,7 +220,7 @@ class Delivery:
             try:
                 await self._deliver(item, lane)
             except _GivenUp as given_up:
-                log.error(
+                log.error(  # noqa: TRY400  the sentence says it all
                     "delivery failed for good",
                     delivery=item.id,
                     session=item.session and item.session.session_id,
@@ -225,8 +228,8 @@ class Delivery:
                 )
                 await self._books.failed(item, str(given_up))
         except Exception:
-            # The outermost edge of a lane: a fault of ours with one item must not stop those behind it. Its record still
-            # says `sending`, so the next start takes it up again.
+            # The outermost edge of a lane: a fault of ours with one item must not stop those behind it. Its record
+            # still says `sending`, so the next start takes it up again.
             log.exception("delivery broke", delivery=item.id, session=item.session and item.session.session_id)
 
     # -- one item

@@ -1,8 +1,9 @@
-"""When a stopped session has to be looked at again: an index in memory, rebuilt at start, so that no sweep opens mailboxes."""
+"""When a stopped session has to be looked at again: an index in memory, rebuilt at start, so that no sweep opens
+mailboxes."""
 
 import heapq
 
-from host.mailbox import SessionRef
+from host.items import SessionRef
 
 
 class DueIndex:

@@ -26,8 +26,9 @@ from host.fleet import Fleet
 from host.ground import default_provider
 from host.home import Home
 from host.images import Images
+from host.items import Item, SessionRef
 from host.looking import Looker, look, look_offline, own_version
-from host.mailbox import Item, Mailbox, SessionRef
+from host.mailbox import Mailbox
 from host.mailbox_pool import MailboxPool
 from host.postmaster import Postmaster
 from host.runtime.base import RuntimeName, RuntimeUnavailable
@@ -212,7 +213,8 @@ class Facts:
         self._stopping.request(restart)
 
     async def _look(self, name: str, params: Mapping[str, object]) -> object:
-        """A view. It may read every mailbox, so with SQLite it runs in a thread of its own and not in the database's."""
+        """A view. It may read every mailbox, so with SQLite it runs in a thread of its own and not in the
+        database's."""
         if sqlite_path(self._database.url) is not None:
             return await asyncio.to_thread(look_offline, name, params, self._home, self._environment)
         return await self._query(lambda query: look(name, params, Looker(query, self._home, self._environment)))

@@ -1,7 +1,7 @@
 """The orchestrator: which sessions have a live sandbox, from wake to exit.
 
-One task per live session does everything for it, so nothing here needs a lock. A sandbox that ends is judged at once; a live
-one is never judged by its age, only by its beat. Stops made by the host are no try.
+One task per live session does everything for it, so nothing here needs a lock. A sandbox that ends is judged at once; a
+live one is never judged by its age, only by its beat. Stops made by the host are no try.
 """
 
 import asyncio
@@ -17,7 +17,7 @@ from typing import Protocol
 import structlog
 
 from host.db.sessions import ContainerStatus
-from host.mailbox import SessionRef
+from host.items import SessionRef
 from host.postmaster import Postmaster, Pulled
 from host.runtime.base import (
     Exit,
@@ -209,7 +209,7 @@ class Fleet:
             await self._start_failed(key, str(error))
         except SandboxRefused as error:
             self.problems[key] = str(error)
-            log.error("a sandbox cannot start", session=key.session_id, reason=str(error))
+            log.error("a sandbox cannot start", session=key.session_id, reason=str(error))  # noqa: TRY400  the sentence says it all
             await self._postmaster.fail_start(key, f"The sandbox cannot start: {error}", retryable=False)
         except Exception as error:
             # The outermost edge of one session: whatever broke, the others go on, and this one is tried again later.
@@ -231,7 +231,8 @@ class Fleet:
             self._pump()
 
     async def _start_failed(self, key: SessionRef, reason: str) -> None:
-        """The engine is away: no try is counted, the start is repeated with growing pauses, and the chat hears of it once."""
+        """The engine is away: no try is counted, the start is repeated with growing pauses, and the chat hears of it
+        once."""
         failures = self._failures[key] = self._failures.get(key, 0) + 1
         self.problems[key] = reason
         pause = START_BACK_OFF[min(failures, len(START_BACK_OFF)) - 1]
@@ -362,7 +363,8 @@ class Fleet:
         log.info("a sandbox has ended", session=key.session_id, code=end.code, stopped=stopped, detail=end.detail)
         counted = stopped is None and end.code != 0
         self._unjudged[key] = _Ending(reason, counted=counted)
-        assert live.runtime is not None and live.spec is not None
+        assert live.runtime is not None
+        assert live.spec is not None
         pulled = await self._judge(key, self._unjudged[key], live.runtime, live.spec)
         crash_at("after_judge")
         if stopped is None and end.code == 0:
@@ -374,8 +376,8 @@ class Fleet:
             await self._postmaster.fail_start(key, reason)
 
     async def _judge(self, key: SessionRef, ending: "_Ending", runtime: Runtime, spec: SandboxSpec) -> Pulled | None:
-        """Reads a mailbox whose runner is gone, to its end, and judges the claims. A journal that the runner left is rolled
-        back by a sandbox that does nothing else; a bad file is set aside and replaced.
+        """Reads a mailbox whose runner is gone, to its end, and judges the claims. A journal that the runner left is
+        rolled back by a sandbox that does nothing else; a bad file is set aside and replaced.
 
         Until this has worked no runner may start, because it would drop the claims.
         """
@@ -418,8 +420,8 @@ class Fleet:
             await self._clock.sleep(LIVE_POLL_SECONDS)
 
     async def tick(self) -> None:
-        """What happens once a second: every live session is looked at (polling is the contract), a lost beat kills, a warm
-        sandbox that has nothing to do is stopped, and changed states are written."""
+        """What happens once a second: every live session is looked at (polling is the contract), a lost beat kills, a
+        warm sandbox that has nothing to do is stopped, and changed states are written."""
         now = self._clock.monotonic()
         stalled = self._last_tick is not None and now - self._last_tick > STALL_SECONDS
         self._last_tick = now
@@ -497,8 +499,9 @@ class Fleet:
     async def adopt(
         self, found: Sequence[tuple[SessionRef | None, Runtime, Found]], left: Sequence[SessionRef]
     ) -> None:
-        """Takes over sandboxes that an earlier host left: one that was started as it would be today goes on, any other is
-        stopped. `left`: sessions that were live by their row; those without a sandbox are judged (no try: the host died)."""
+        """Takes over sandboxes that an earlier host left: one that was started as it would be today goes on, any other
+        is stopped. `left`: sessions that were live by their row; those without a sandbox are judged (no try: the host
+        died)."""
         kept = set()
         for key, runtime, one in found:
             if key is not None and await self._is_todays(key, runtime, one):
@@ -527,4 +530,4 @@ class Fleet:
             await self._ground.set_status([(key, ContainerStatus.STOPPED)])
         except (RuntimeUnavailable, SandboxRefused, OSError, JournalActive) as error:
             self.problems[key] = str(error)
-            log.error("a session could not be looked through at start", session=key.session_id, reason=str(error))
+            log.error("a session could not be looked through at start", session=key.session_id, reason=str(error))  # noqa: TRY400  the sentence says it all

@@ -18,7 +18,7 @@ from host.db.engine import CentralDatabase
 from host.db.sessions import ContainerStatus, Session
 from host.fleet import Prepared
 from host.home import Home
-from host.mailbox import SessionRef
+from host.items import SessionRef
 from host.postmaster import COUNTER
 from host.runtime.base import Limits, Runtime, RuntimeName, RuntimeUnavailable, SandboxRefused, SandboxSpec
 from host.settings import CurrentSettings
@@ -58,7 +58,8 @@ class Ground:
         self.image_ready = False
 
     def preferred(self) -> RuntimeName:
-        """The runtime that a session would be started in now: containers once there is an image, processes until then."""
+        """The runtime that a session would be started in now: containers once there is an image, processes until
+        then."""
         chosen = self._settings.value.runtime
         if chosen == "auto":
             return RuntimeName.DOCKER if self.image_ready else RuntimeName.PROCESS
@@ -133,7 +134,7 @@ class Ground:
         except (untrusted.JournalActive, untrusted.TornSnapshot):
             return b""
         except untrusted.BadFile as error:
-            log.error(
+            log.error(  # noqa: TRY400  the sentence says it all
                 "an outbound mailbox was bad before the start and is set aside", session=folder.name, reason=str(error)
             )
             untrusted.set_aside_outbound(folder, f"{self._clock.now():%Y%m%dT%H%M%S}")

@@ -82,12 +82,16 @@ class Home:
             if not stat.S_ISDIR(status.st_mode):
                 raise HomeRefused(f"{folder} is not a folder. Choose another with {setting}.")
             if status.st_uid != os.geteuid():
-                raise HomeRefused(f"{folder} belongs to another user (uid {status.st_uid}). Choose one of yours with {setting}.")
+                raise HomeRefused(
+                    f"{folder} belongs to another user (uid {status.st_uid}). Choose one of yours with {setting}."
+                )
             if status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
                 raise HomeRefused(f"Others can write {folder}. Run: chmod go-w '{folder}'")
         deepest = len(os.fsencode(self.run_folder("s"))) + 1 + len(BROKER_SOCKET)
         if deepest > MAX_SOCKET_PATH:
-            raise HomeRefused(f"The folder {self.runtime} is too long for a socket. Set XDG_RUNTIME_DIR to a shorter one.")
+            raise HomeRefused(
+                f"The folder {self.runtime} is too long for a socket. Set XDG_RUNTIME_DIR to a shorter one."
+            )
 
     def prepare(self) -> None:
         """Checks, then makes what is missing, readable by us alone."""

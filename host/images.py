@@ -40,7 +40,8 @@ class Images:
         self.problem = ""
 
     async def look(self) -> None:
-        """Whether today's image is there already; quick, and for the start: an engine that does not answer is no error."""
+        """Whether today's image is there already; quick, and for the start: an engine that does not answer is no
+        error."""
         if self._wanted:
             with contextlib.suppress(RuntimeUnavailable, TimeoutError):
                 async with asyncio.timeout(LOOK_SECONDS):

@@ -24,7 +24,7 @@ from host.db.ingest import Ingested
 from host.db.ingest_spool import Spooled
 from host.db.sessions import Session, SessionKey
 from host.db.snapshot import Routing
-from host.mailbox import InboundHeld
+from host.items import InboundHeld
 from host.router import Decision, Deliver, Drop, Refuse, Resolver, by_wiring, decide
 from mailboxes.clock import Clock, to_text
 from mailboxes.crash import crash_at

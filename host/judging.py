@@ -1,7 +1,6 @@
 """What becomes of messages whose turn ended without an answer: pure decisions over plain values."""
 
 import json
-from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 
@@ -48,7 +47,8 @@ class Update:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What to write, in one transaction: changes of rows, at most one continuation, and the notice for the user if any."""
+    """What to write, in one transaction: changes of rows, at most one continuation, and the notice for the user if
+    any."""
 
     updates: tuple[Update, ...]
     continuation: MessageIn | None = None
@@ -63,8 +63,8 @@ def retry_delay(tries: int) -> float | None:
 def judge(turn: Interrupted, now: datetime) -> Verdict:
     """Decides on one interrupted turn.
 
-    Output-sent protection: a turn that has said anything is not run again; one system row that inherits the tries carries
-    on from there. Stops made by the host are no try.
+    Output-sent protection: a turn that has said anything is not run again; one system row that inherits the tries
+    carries on from there. Stops made by the host are no try.
     """
     if not turn.rows:
         return Verdict(())
@@ -142,13 +142,3 @@ def continued(row: MessageIn) -> tuple[list[str], list[dict[str, object]]] | Non
         return None
     result = content["result"]
     return list(result["message_ids"]), list(result["sent"])
-
-
-def by_turn(rows: Sequence[MessageIn], turn_of: Iterable[tuple[str, str]]) -> dict[str, list[MessageIn]]:
-    """Groups rows, in order of seq, by the turn that claimed them; `turn_of` holds (message id, turn id)."""
-    turns = dict(turn_of)
-    grouped: dict[str, list[MessageIn]] = {}
-    for row in sorted(rows, key=lambda row: row.seq):
-        if row.id in turns:
-            grouped.setdefault(turns[row.id], []).append(row)
-    return grouped

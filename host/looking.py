@@ -1,4 +1,5 @@
-"""Looking, by name: what `agents list` and its like show, the same through the running host and from the files without one.
+"""Looking, by name: what `agents list` and its like show, the same through the running host and from the files without
+one.
 
 Read-only. Messages are read from the sessions' inbound.db (the host's own files), each for one short moment.
 """
@@ -45,7 +46,8 @@ def look(name: str, params: Mapping[str, object], looker: Looker) -> object:
 
 
 def look_offline(name: str, params: Mapping[str, object], home: Home, environment: Mapping[str, str]) -> object:
-    """The same without a host: from the files. Raises Failure where there is no database yet, or none that can be read."""
+    """The same without a host: from the files. Raises Failure where there is no database yet, or none that can be
+    read."""
     if not home.database.exists():
         raise Failure(Code.NO_HOST, f"Nothing has been set up in {home.root} yet.", "Begin with `host setup`.")
     try:
@@ -128,7 +130,8 @@ def _settings(looker: Looker, _params: Mapping[str, object]) -> list[Row]:
 
 
 def _messages(looker: Looker, params: Mapping[str, object]) -> list[Row]:
-    """The newest first. `session`: one session's; `undelivered`: what was said and has not arrived; `id`: whose id begins so."""
+    """The newest first. `session`: one session's; `undelivered`: what was said and has not arrived; `id`: whose id
+    begins so."""
     wanted = params.get("session")
     limit = params.get("limit", MESSAGES_SHOWN)
     undelivered, beginning = params.get("undelivered") is True, params.get("id")
@@ -147,17 +150,14 @@ def _message(looker: Looker, params: Mapping[str, object]) -> Row | None:
 
 
 _IN = """
-SELECT id, 'in' AS direction, kind, status AS state, timestamp AS at, content, tries AS attempts, process_after AS next_attempt_at,
-       NULL AS last_error, NULL AS in_reply_to, channel_type, platform_id
-FROM messages_in WHERE :undelivered = 0 AND substr(id, 1, length(:beginning)) = :beginning ORDER BY timestamp DESC LIMIT :limit
+SELECT id, 'in' AS direction, kind, status AS state, timestamp AS at, content, tries AS attempts, process_after AS
+next_attempt_at, NULL AS last_error, NULL AS in_reply_to, channel_type, platform_id FROM messages_in WHERE :undelivered
+= 0 AND substr(id, 1, length(:beginning)) = :beginning ORDER BY timestamp DESC LIMIT :limit
 """
 _OUT = """
-SELECT id, 'out' AS direction, kind, state, timestamp AS at, content, attempts, next_attempt_at, last_error, in_reply_to,
-       channel_type, platform_id
-FROM {table}
-WHERE (:undelivered = 0 OR state IN ('queued', 'sending', 'unknown', 'failed'))
-  AND substr(id, 1, length(:beginning)) = :beginning
-ORDER BY timestamp DESC LIMIT :limit
+SELECT id, 'out' AS direction, kind, state, timestamp AS at, content, attempts, next_attempt_at, last_error,
+in_reply_to, channel_type, platform_id FROM {table} WHERE (:undelivered = 0 OR state IN ('queued', 'sending', 'unknown',
+'failed')) AND substr(id, 1, length(:beginning)) = :beginning ORDER BY timestamp DESC LIMIT :limit
 """
 _MOST = 500
 
@@ -184,7 +184,12 @@ def _messages_of(home: Home, session: Mapping[str, object], *, undelivered: bool
     finally:
         connection.close()
     for row in found:
-        yield {**_readable(row), "session": session["id"], "agent": session["agent"], "agent_group_id": session["agent_group_id"]}
+        yield {
+            **_readable(row),
+            "session": session["id"],
+            "agent": session["agent"],
+            "agent_group_id": session["agent_group_id"],
+        }
 
 
 def _host_messages(query: Query, *, undelivered: bool, beginning: object) -> Iterator[Row]:

@@ -1,110 +1,44 @@
 """The host's side of one session's mailbox: the only writer of its inbound.db.
 
-Every call blocks and runs in a worker thread, one at a time per mailbox (`host.mailboxes` sees to that). Each does its work
-in one transaction, so that a kill between two statements never shows.
+Every call blocks and runs in a worker thread, one at a time per mailbox (`host.mailboxes` sees to that). Each does its
+work in one transaction, so that a kill between two statements never shows.
 """
 
 import json
 import sqlite3
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
-from typing import Any
 
+from host.items import (
+    Action,
+    Change,
+    InboundHeld,
+    Item,
+    Refusal,
+    SessionRef,
+    TakeOver,
+    action_of,
+    item_of,
+    message_in_of,
+    system_content,
+    text_of,
+)
 from host.judging import Interrupted, Spoken, Verdict, judge
 from host.reader import BadRow, Snapshot
 from mailboxes import clock, schema
 from mailboxes.crash import crash_at
 from mailboxes.ids import derived_id
 from mailboxes.layout import INBOUND_DB
-from mailboxes.rows import Address, Claim, ClaimState, DeliveryState, InStatus, Kind, MessageIn, MessageOut, RunnerState
+from mailboxes.rows import Address, Claim, ClaimState, DeliveryState, InStatus, Kind, MessageIn, MessageOut
 
 _IN_COLUMNS = (
-    "id, kind, timestamp, status, status_changed, process_after, recurrence, tries, platform_id, channel_type, account_id, "
-    "thread_id, content, seq, series_id, slot, trigger, on_wake, source_session, principal"
+    "id, kind, timestamp, status, status_changed, process_after, recurrence, tries, platform_id, channel_type, "
+    "account_id, thread_id, content, seq, series_id, slot, trigger, on_wake, source_session, principal"
 )
 _OPEN = (InStatus.PENDING, InStatus.PROCESSING)
-
-
-class InboundHeld(Exception):
-    """The sandbox holds a lock on inbound.db past the busy time: it has to go before the write can be done."""
-
-
-@dataclass(frozen=True, slots=True)
-class SessionRef:
-    """What finds a session and its folder."""
-
-    agent_group_id: str
-    session_id: str
-
-
-@dataclass(frozen=True, slots=True)
-class Item:
-    """One thing to deliver. `reserved`: its intent is committed and its address is this item's already."""
-
-    id: str
-    address: Address
-    kind: str
-    content: str
-    session: SessionRef | None
-    state: str = DeliveryState.QUEUED
-    attempts: int = 0
-    chunks_done: int = 0
-    platform_ids: tuple[str, ...] = ()
-    unknown_count: int = 0
-    due: str | None = None
-    in_reply_to: str | None = None
-    reserved: bool = False
-    by_host: bool = False
-    """The host's own word. Only the record can say so: a container writes whatever it likes into `content`."""
-
-
-@dataclass(frozen=True, slots=True)
-class Change:
-    """What delivery records about an item. `durable` False commits without waiting for the disk."""
-
-    state: DeliveryState
-    attempts: int
-    chunks_done: int
-    platform_ids: tuple[str, ...]
-    unknown_count: int = 0
-    next_attempt_at: str | None = None
-    last_error: str | None = None
-    durable: bool = True
-
-
-@dataclass(frozen=True, slots=True)
-class Action:
-    """A system action that the agent asked for; it is open until its answer is written."""
-
-    id: str
-    name: str
-    payload: dict[str, object]
-    in_reply_to: str | None
-
-
-Refusal = Callable[[MessageOut], str | None]
-"""Why a row may not be sent where it says (a sentence for the agent); None when it may."""
-
-
-@dataclass(slots=True)
-class TakeOver:
-    """What one reading of a mailbox brought."""
-
-    items: list[Item] = field(default_factory=list)
-    actions: list[Action] = field(default_factory=list)
-    finished: list[tuple[str, bool]] = field(default_factory=list)
-    """(message id, completed rather than failed), in order."""
-    carried_on: list[tuple[str, str]] = field(default_factory=list)
-    """(message id, the id of the row by which it goes on)."""
-    state: RunnerState | None = None
-    bad_rows: tuple[BadRow, ...] = ()
-    written_in: bool = False
-    """New rows were put into messages_in: the runner wants a ring."""
-    more: bool = False
-    reserved: list[Address] = field(default_factory=list)
 
 
 class Mailbox:
@@ -204,7 +138,8 @@ class Mailbox:
         def work(db: sqlite3.Connection) -> None:
             nonlocal changed
             changed = db.execute(
-                "UPDATE messages_in SET status='pending', status_changed=?, process_after=NULL WHERE id=? AND status='failed'",
+                "UPDATE messages_in SET status='pending', status_changed=?, process_after=NULL "
+                "WHERE id=? AND status='failed'",
                 (self._stamp(), message_id),
             ).rowcount
 
@@ -269,7 +204,7 @@ class Mailbox:
     ) -> None:
         state, error = DeliveryState.QUEUED, None
         if row.kind == Kind.SYSTEM:
-            taken.actions.append(_action(row.id, row.in_reply_to, row.content))
+            taken.actions.append(action_of(row.id, row.in_reply_to, row.content))
         elif error := refusal(row):
             state = DeliveryState.FAILED
             self._tell_agent(db, row, error, taken)
@@ -294,33 +229,32 @@ class Mailbox:
     ) -> None:
         address = row.address
         db.execute(
-            "INSERT INTO deliveries (id, seq, turn_id, in_reply_to, kind, timestamp, channel_type, account_id, platform_id, "
-            "thread_id, content, deliver_after, recurrence, state, state_changed, last_error) "
+            "INSERT INTO deliveries (id, seq, turn_id, in_reply_to, kind, timestamp, channel_type, account_id, "
+            "platform_id, thread_id, content, deliver_after, recurrence, state, state_changed, last_error) "
             "VALUES (?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?)",
             (
                 row.id, row.seq or None, row.turn_id, row.in_reply_to, row.kind, row.timestamp,
                 address and address.channel_type, address and address.account_id, address and address.platform_id,
-                address and address.thread_id, row.content, row.deliver_after, row.recurrence, state, self._stamp(), error,
-            ),
-        )  # fmt: skip
+                address and address.thread_id, row.content, row.deliver_after, row.recurrence, state, self._stamp(),
+                error ) )  # fmt: skip
 
     def _tell_agent(self, db: sqlite3.Connection, row: MessageOut, error: str, taken: TakeOver) -> None:
         """The agent hears in its next turn that a row was not delivered: a row that wakes nobody."""
         result = {"delivery_id": row.id, "turn_id": row.turn_id, "in_reply_to": row.in_reply_to, "error": error}
         heard = self._host_row(db, row.id, "delivery-failed", row.in_reply_to, trigger=False)
-        content = _system("delivery_failed", "error", result)
+        content = system_content("delivery_failed", "error", result)
         taken.written_in = self._insert(db, [replace(heard, content=content)]) > 0 or taken.written_in
 
     def _host_row(
         self, db: sqlite3.Connection, cause: str, purpose: str, in_reply_to: str | None, *, trigger: bool
     ) -> MessageIn:
-        """A system row of the host's own. Its address is that of a message which really came in (the one replied to, else
-        the last): an address that only the container names must never become an origin."""
+        """A system row of the host's own. Its address is that of a message which really came in (the one replied to,
+        else the last): an address that only the container names must never become an origin."""
         found = db.execute(
             f"SELECT {_IN_COLUMNS} FROM messages_in WHERE platform_id IS NOT NULL ORDER BY id=? DESC, seq DESC LIMIT 1",
             (in_reply_to,),
         ).fetchone()
-        address = _message_in(found).address if found else None
+        address = message_in_of(found).address if found else None
         return MessageIn(
             derived_id(cause, purpose), Kind.SYSTEM, self._stamp(), "{}", address, trigger=trigger,
             source_session=self.key.session_id, principal=found["principal"] if found else None,
@@ -331,14 +265,14 @@ class Mailbox:
         rows = self._db.execute(
             "SELECT id, in_reply_to, content FROM deliveries WHERE kind='system' AND state='queued' ORDER BY rowid"
         )
-        return [_action(row["id"], row["in_reply_to"], row["content"]) for row in rows]
+        return [action_of(row["id"], row["in_reply_to"], row["content"]) for row in rows]
 
     def answer_action(self, action: Action, status: str, result: object) -> None:
         """Closes an action and writes its answer for the agent, in one commit: an action is answered once."""
 
         def work(db: sqlite3.Connection) -> None:
             row = self._host_row(db, action.id, "result", action.in_reply_to, trigger=True)
-            self._insert(db, [replace(row, content=_system(action.name, status, result))])
+            self._insert(db, [replace(row, content=system_content(action.name, status, result))])
             db.execute("UPDATE deliveries SET state='sent', state_changed=? WHERE id=?", (self._stamp(), action.id))
 
         self._write(work)
@@ -367,10 +301,12 @@ class Mailbox:
         return news
 
     def _turn_that_answered(self, rows: Sequence[MessageIn]) -> str | None:
-        """The turn of rows whose claims are lost, as far as what it said tells: a runner has one open turn at a time."""
+        """The turn of rows whose claims are lost, as far as what it said tells: a runner has one open turn at a
+        time."""
         marks = ",".join("?" * len(rows))
         found = self._db.execute(
-            f"SELECT turn_id FROM deliveries WHERE turn_id IS NOT NULL AND in_reply_to IN ({marks}) ORDER BY rowid DESC",
+            f"SELECT turn_id FROM deliveries WHERE turn_id IS NOT NULL AND in_reply_to IN ({marks}) "
+            "ORDER BY rowid DESC",
             [row.id for row in rows],
         ).fetchone()
         return None if found is None else str(found["turn_id"])
@@ -380,7 +316,7 @@ class Mailbox:
         found = self._db.execute(
             f"SELECT {_IN_COLUMNS} FROM messages_in WHERE status IN ('pending', 'processing') ORDER BY seq"
         )
-        return {row["id"]: _message_in(row) for row in found}
+        return {row["id"]: message_in_of(row) for row in found}
 
     def _follow(
         self,
@@ -451,8 +387,8 @@ class Mailbox:
     # -- when a runner never claimed anything
 
     def fail_start(self, reason: str, *, retryable: bool = True) -> TakeOver:
-        """A sandbox ended by itself before it claimed a message: the due rows count a try, so that a runner which cannot
-        work does not start for ever. Each chat whose messages fail by it hears so once."""
+        """A sandbox ended by itself before it claimed a message: the due rows count a try, so that a runner which
+        cannot work does not start for ever. Each chat whose messages fail by it hears so once."""
         due: dict[tuple[str, ...], list[MessageIn]] = {}
         for row in self.open_rows().values():
             if row.trigger and self._is_due(row):
@@ -489,7 +425,8 @@ class Mailbox:
 
         def work(db: sqlite3.Connection) -> None:
             db.execute(
-                "UPDATE deliveries SET state='unknown', unknown_count=unknown_count+1, state_changed=? WHERE state='sending'",
+                "UPDATE deliveries SET state='unknown', unknown_count=unknown_count+1, state_changed=? "
+                "WHERE state='sending'",
                 (self._stamp(),),
             )
 
@@ -509,13 +446,9 @@ class Mailbox:
                     "UPDATE deliveries SET state=?, state_changed=?, attempts=?, chunks_done=?, platform_ids=?, "
                     "unknown_count=?, next_attempt_at=?, last_error=coalesce(?, last_error) WHERE id=?",
                     (
-                        change.state, self._stamp(), change.attempts, change.chunks_done, json.dumps(change.platform_ids),
-                        change.unknown_count, change.next_attempt_at, change.last_error, item_id,
-                    ),
-                )
-            ),
-            durable=change.durable,
-        )  # fmt: skip
+                        change.state, self._stamp(), change.attempts, change.chunks_done,
+                        json.dumps(change.platform_ids), change.unknown_count, change.next_attempt_at,
+                        change.last_error, item_id ) ) ), durable=change.durable )  # fmt: skip
 
     def tell_agent_of_failure(self, item: Item, error: str) -> None:
         """The agent hears in its next turn that something it said was never delivered (fault 2)."""
@@ -527,20 +460,21 @@ class Mailbox:
             self._write(lambda db: self._tell_agent(db, row, error, TakeOver()))
 
     def retry_delivery(self, delivery_id: str) -> Item | None:
-        """Queues a dead letter again with a fresh count. None where it is none; what was refused was never attempted and
-        stays refused."""
+        """Queues a dead letter again with a fresh count. None where it is none; what was refused was never attempted
+        and stays refused."""
         found: Item | None = None
 
         def work(db: sqlite3.Connection) -> None:
             nonlocal found
             row = db.execute(
-                "SELECT * FROM deliveries WHERE id=? AND state='failed' AND attempts + unknown_count > 0", (delivery_id,)
+                "SELECT * FROM deliveries WHERE id=? AND state='failed' AND attempts + unknown_count > 0",
+                (delivery_id,),
             ).fetchone()
             if row is None or row["platform_id"] is None:
                 return
             db.execute(
-                "UPDATE deliveries SET state='queued', attempts=0, unknown_count=0, next_attempt_at=NULL, state_changed=? "
-                "WHERE id=?",
+                "UPDATE deliveries SET state='queued', attempts=0, unknown_count=0, next_attempt_at=NULL, "
+                "state_changed=? WHERE id=?",
                 (self._stamp(), delivery_id),
             )
             found = replace(item_of(row, self.key), state=DeliveryState.QUEUED, attempts=0, unknown_count=0, due=None)
@@ -566,7 +500,8 @@ class Mailbox:
     def next_due(self) -> str | None:
         """When the earliest open row wants a turn: canonical text, "" for at once, None for never."""
         row = self._db.execute(
-            "SELECT min(coalesce(process_after, '')) FROM messages_in WHERE status IN ('pending', 'processing') AND trigger=1"
+            "SELECT min(coalesce(process_after, '')) FROM messages_in "
+            "WHERE status IN ('pending', 'processing') AND trigger=1"
         ).fetchone()
         return None if row is None else row[0]
 
@@ -577,7 +512,8 @@ class Mailbox:
     def is_origin(self, address: Address) -> bool:
         """Whether a message of this session ever came from that address."""
         found = self._db.execute(
-            "SELECT 1 FROM messages_in WHERE channel_type=? AND account_id=? AND platform_id=? AND thread_id IS ? LIMIT 1",
+            "SELECT 1 FROM messages_in "
+            "WHERE channel_type=? AND account_id=? AND platform_id=? AND thread_id IS ? LIMIT 1",
             (address.channel_type, address.account_id, address.platform_id, address.thread_id),
         ).fetchone()
         return found is not None
@@ -591,68 +527,6 @@ def _held_by_the_sandbox() -> Iterator[None]:
         if error.sqlite_errorcode & 0xFF == sqlite3.SQLITE_BUSY:
             raise InboundHeld(str(error)) from error
         raise
-
-
-def _system(action: str, status: str, result: object) -> str:
-    return json.dumps({"action": action, "status": status, "result": result}, ensure_ascii=False)
-
-
-def _action(row_id: str, in_reply_to: str | None, content: str) -> Action:
-    values = json.loads(content)
-    payload = values.get("payload")
-    return Action(row_id, str(values.get("action")), payload if isinstance(payload, dict) else {}, in_reply_to)
-
-
-def text_of(kind: str, content: str) -> str:
-    """What a person reads of a row's content, whatever its kind (the shapes of ledger row R030)."""
-    values = json.loads(content)
-    response = values.get("response")
-    candidates = (
-        values.get("text"),
-        values.get("markdown"),
-        values.get("fallbackText"),
-        values.get("result") if kind == Kind.TASK else None,
-        response.get("body") if isinstance(response, dict) else None,
-    )
-    text = next((value for value in candidates if isinstance(value, str) and value), "")
-    files = values.get("files")
-    if isinstance(files, list) and files:
-        names = ", ".join(str(name) for name in files)
-        text = f"{text}\n[files: {names}]" if text else f"[files: {names}]"
-    return text
-
-
-def item_of(row: sqlite3.Row | Mapping[str, Any], key: SessionRef | None) -> Item:
-    """An item from a row of `deliveries` or `host_outbox`. What was being sent when it was left is of unknown outcome."""
-    interrupted = row["state"] == DeliveryState.SENDING
-    return Item(
-        row["id"],
-        Address(row["channel_type"], row["account_id"], row["platform_id"], row["thread_id"]),
-        row["kind"],
-        row["content"],
-        key,
-        DeliveryState.UNKNOWN if interrupted else row["state"],
-        row["attempts"],
-        row["chunks_done"],
-        tuple(json.loads(row["platform_ids"])),
-        row["unknown_count"] + interrupted,
-        row["next_attempt_at"] or row["deliver_after"],
-        row["in_reply_to"],
-        by_host=row["seq"] is None,
-    )
-
-
-def _message_in(row: sqlite3.Row) -> MessageIn:
-    address = None
-    if row["platform_id"] is not None:
-        address = Address(row["channel_type"], row["account_id"], row["platform_id"], row["thread_id"])
-    return MessageIn(
-        id=row["id"], kind=row["kind"], timestamp=row["timestamp"], content=row["content"], address=address,
-        status=row["status"], status_changed=row["status_changed"], process_after=row["process_after"],
-        recurrence=row["recurrence"], tries=row["tries"], seq=row["seq"], series_id=row["series_id"], slot=row["slot"],
-        trigger=bool(row["trigger"]), on_wake=bool(row["on_wake"]), source_session=row["source_session"],
-        principal=row["principal"],
-    )  # fmt: skip
 
 
 def _none(_: object) -> None:

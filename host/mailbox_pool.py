@@ -10,7 +10,8 @@ from typing import TypeVar
 import structlog
 
 from host.home import Home
-from host.mailbox import InboundHeld, Mailbox, SessionRef
+from host.items import InboundHeld, SessionRef
+from host.mailbox import Mailbox
 from mailboxes.clock import Clock
 
 WORKERS = 8
@@ -24,7 +25,8 @@ log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 
 
 class MailboxPool:
-    """Hands out mailboxes. `evict` is awaited when a session's sandbox holds a lock on what is the host's: it has to go."""
+    """Hands out mailboxes. `evict` is awaited when a session's sandbox holds a lock on what is the host's: it has to
+    go."""
 
     def __init__(self, home: Home, clock: Clock, evict: Callable[[SessionRef], Awaitable[None]]) -> None:
         self._home = home
@@ -36,8 +38,8 @@ class MailboxPool:
         self._users: dict[str, int] = {}
 
     async def call(self, key: SessionRef, work: Callable[[Mailbox], T]) -> T:
-        """Runs `work` on a session's mailbox. Raises InboundHeld when its lock could not be had although the sandbox was
-        stopped, and whatever `work` raises."""
+        """Runs `work` on a session's mailbox. Raises InboundHeld when its lock could not be had although the sandbox
+        was stopped, and whatever `work` raises."""
         async with self._alone(key.session_id):
             for attempt in range(HELD_TRIES):
                 try:

@@ -12,7 +12,7 @@ from host.db import ingest, sessions
 from host.db.engine import CentralDatabase
 from host.delivery import Delivery
 from host.intake import message_id_of
-from host.mailbox import SessionRef
+from host.items import SessionRef
 from host.mailbox_pool import MailboxPool
 from mailboxes.clock import Clock
 from mailboxes.rows import Address, InStatus
@@ -98,8 +98,8 @@ class MessageWatch:
             self._keys.popitem(last=False)
 
     async def outcome(self, event_key: str) -> bool | None:
-        """What a terminal asks that attaches again: True for a message that went nowhere, None for one whose end will be
-        told (at once, where it is dealt with and all that it brought about is delivered)."""
+        """What a terminal asks that attaches again: True for a message that went nowhere, None for one whose end will
+        be told (at once, where it is dealt with and all that it brought about is delivered)."""
         address = Address(CHANNEL_TYPE, ACCOUNT_ID, event_key.partition(":")[0])
         found = await self._database.run(lambda c: ingest.destination(c, CHANNEL_TYPE, ACCOUNT_ID, event_key))
         if found is None:

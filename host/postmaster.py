@@ -17,7 +17,8 @@ from host.db.engine import CentralDatabase
 from host.delivery import Delivery
 from host.due import DueIndex
 from host.home import Home
-from host.mailbox import Change, Item, Mailbox, Refusal, SessionRef, TakeOver
+from host.items import Change, Item, Refusal, SessionRef, TakeOver
+from host.mailbox import Mailbox
 from host.mailbox_pool import MailboxPool
 from host.reader import Budget, Reader, Snapshot
 from host.tasks import to_the_end
@@ -99,7 +100,8 @@ class Postmaster:
     # -- in
 
     async def put(self, key: SessionRef, rows: Sequence[MessageIn], provision: Callable[[], None]) -> None:
-        """Writes rows into a session's mailbox, then rings or wakes it. Write precedes wake: a kill between loses nothing.
+        """Writes rows into a session's mailbox, then rings or wakes it. Write precedes wake: a kill between loses
+        nothing.
 
         `provision` makes the session's folder; it is called in the worker thread where there is none.
         """
@@ -123,8 +125,8 @@ class Postmaster:
     ) -> Pulled | None:
         """Reads outbound.db and takes over what is new. None where its change counter is still `known`.
 
-        `ended`: the runner is gone, for this reason, and its claims are judged. Raises what host.untrusted raises of a file
-        that cannot be read (BadFile, JournalActive, TornSnapshot).
+        `ended`: the runner is gone, for this reason, and its claims are judged. Raises what host.untrusted raises of a
+        file that cannot be read (BadFile, JournalActive, TornSnapshot).
         """
         # What is taken over is committed before it is handed on: a caller that is cancelled in between would lose it.
         return await to_the_end(self._pull(key, counted=counted, ended=ended, known=known))

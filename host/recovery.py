@@ -12,7 +12,7 @@ from host.db.engine import CentralDatabase
 from host.db.sessions import ContainerStatus
 from host.delivery import Delivery
 from host.fleet import Fleet
-from host.mailbox import InboundHeld, Item, SessionRef, item_of
+from host.items import InboundHeld, Item, SessionRef, item_of
 from host.postmaster import Postmaster
 from host.runtime.base import Found, Runtime, RuntimeName, RuntimeUnavailable
 
@@ -29,7 +29,8 @@ async def recover(
     fleet: Fleet,
     runtimes: Mapping[RuntimeName, Runtime],
 ) -> None:
-    """The host's own journals first (opening a mailbox rolls them back), then what is undelivered, then the sandboxes."""
+    """The host's own journals first (opening a mailbox rolls them back), then what is undelivered, then the
+    sandboxes."""
     active = await database.run(sessions.active)
     keys = {session.id: SessionRef(session.agent_group_id, session.id) for session in active}
     left = [keys[session.id] for session in active if session.container_status != ContainerStatus.STOPPED]
@@ -53,7 +54,7 @@ async def _open_mailbox(postmaster: Postmaster, key: SessionRef, left: Found | N
             await left.sandbox.kill()
             await postmaster.recover(key)
     except (OSError, sqlite3.Error, InboundHeld) as error:
-        log.error("a mailbox could not be opened at start", session=key.session_id, reason=str(error))
+        log.error("a mailbox could not be opened at start", session=key.session_id, reason=str(error))  # noqa: TRY400  the sentence says it all
 
 
 def open_outbox(connection: Connection) -> list[Item]:

@@ -19,7 +19,8 @@ BEAT = b"b"
 
 _WINDOW_SECONDS = 0.1
 _WINDOW_PACKETS = 64
-"""Past so many packets in a window the listener rests until its end, so that ringing without end costs the ringer alone."""
+"""Past so many packets in a window the listener rests until its end, so that ringing without end costs the ringer
+alone."""
 
 
 def bind(path: Path, mode: int, group: int | None = None) -> socket.socket:
@@ -54,7 +55,8 @@ class Line:
         self._connection = connection
 
     def ring(self, what: bytes = RING) -> bool:
-        """Sends one byte without waiting. False when the other side is gone; a full queue is a ring already on its way."""
+        """Sends one byte without waiting. False when the other side is gone; a full queue is a ring already on its
+        way."""
         try:
             self._connection.send(what, socket.MSG_NOSIGNAL)
         except BlockingIOError:

@@ -1,7 +1,7 @@
 """The two files of a mailbox: their schema, how each side opens its own, and the shipped template of outbound.db.
 
-One writer per file: inbound.db is the host's, outbound.db the runner's. Journal DELETE, never WAL (WAL needs shared memory
-that does not exist across a virtual machine's mounts). The runner creates no schema; the host makes both files.
+One writer per file: inbound.db is the host's, outbound.db the runner's. Journal DELETE, never WAL (WAL needs shared
+memory that does not exist across a virtual machine's mounts). The runner creates no schema; the host makes both files.
 """
 
 import os
@@ -115,7 +115,10 @@ def masked_page1(image: bytes) -> bytes:
 
 def _connect(path: Path, mode: str) -> sqlite3.Connection:
     connection = sqlite3.connect(
-        f"{path.as_uri()}?mode={mode}", uri=True, isolation_level=None, timeout=BUSY_MILLISECONDS / 1000,
+        f"{path.as_uri()}?mode={mode}",
+        uri=True,
+        isolation_level=None,
+        timeout=BUSY_MILLISECONDS / 1000,
         check_same_thread=False,
     )
     connection.row_factory = sqlite3.Row
@@ -175,7 +178,8 @@ def reading() -> Iterator[None]:
 
 
 def open_outbound(path: Path) -> sqlite3.Connection:
-    """The runner's connection to outbound.db: journal DELETE, no sync (the record is the host's), no spill before commit.
+    """The runner's connection to outbound.db: journal DELETE, no sync (the record is the host's), no spill before
+    commit.
 
     Raises HostAway where the file is missing: the runner never makes one.
     """

@@ -31,9 +31,9 @@ class Progress:
 class Result:
     """A finished answer: exactly one output row each, none when `text` is blank.
 
-    `answered` counts the inputs that are dealt with by now: the prompt is the first, then the accepted pushes in order. The
-    loop keeps results back until `answered` grows and commits them together with the claims of those inputs; what follows
-    belongs to the next part of the turn.
+    `answered` counts the inputs that are dealt with by now: the prompt is the first, then the accepted pushes in order.
+    The loop keeps results back until `answered` grows and commits them together with the claims of those inputs; what
+    follows belongs to the next part of the turn.
     """
 
     text: str
@@ -54,9 +54,10 @@ Event = Progress | Result | Failure
 
 @dataclass(frozen=True, slots=True)
 class TurnInput:
-    """What a turn starts from. `prompt` is formatted text, or a raw slash command when `raw`; `system` is byte-stable while
-    the agent's files are; `transcript` is the conversation so far, to which the provider appends under `turn_id`. `send`
-    says something to the chat at once, while the turn runs, and returns the message's number (raises TurnFull)."""
+    """What a turn starts from. `prompt` is formatted text, or a raw slash command when `raw`; `system` is byte-stable
+    while the agent's files are; `transcript` is the conversation so far, to which the provider appends under `turn_id`.
+    `send` says something to the chat at once, while the turn runs, and returns the message's number (raises
+    TurnFull)."""
 
     turn_id: str
     prompt: str

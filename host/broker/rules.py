@@ -170,24 +170,30 @@ _cache = _object({"type": _choice("ephemeral"), "ttl": _choice("5m", "1h")}, ("t
 
 
 def _block(required: Mapping[str, Rule], optional: Mapping[str, Rule] | None = None) -> Rule:
-    return _object(
-        {"type": _text, "cache_control": _cache, **required, **(optional or {})}, ("type", *required)
-    )
+    return _object({"type": _text, "cache_control": _cache, **required, **(optional or {})}, ("type", *required))
 
 
 _base64 = _matching(r"[A-Za-z0-9+/=\s]*", 8_000_000)
-_image_source = _by_type({
-    "base64": _object(
-        {"type": _text, "media_type": _choice("image/jpeg", "image/png", "image/gif", "image/webp"), "data": _base64},
-        ("media_type", "data"),
-    ),
-})
-_document_source = _by_type({
-    "base64": _object(
-        {"type": _text, "media_type": _choice("application/pdf"), "data": _base64}, ("media_type", "data")
-    ),
-    "text": _object({"type": _text, "media_type": _choice("text/plain"), "data": _text}, ("media_type", "data")),
-})
+_image_source = _by_type(
+    {
+        "base64": _object(
+            {
+                "type": _text,
+                "media_type": _choice("image/jpeg", "image/png", "image/gif", "image/webp"),
+                "data": _base64,
+            },
+            ("media_type", "data"),
+        ),
+    }
+)
+_document_source = _by_type(
+    {
+        "base64": _object(
+            {"type": _text, "media_type": _choice("application/pdf"), "data": _base64}, ("media_type", "data")
+        ),
+        "text": _object({"type": _text, "media_type": _choice("text/plain"), "data": _text}, ("media_type", "data")),
+    }
+)
 _content_blocks: dict[str, Rule] = {
     "text": _block({"text": _text}),
     "image": _block({"source": _image_source}),
@@ -196,13 +202,15 @@ _content_blocks: dict[str, Rule] = {
 _result_content = _text_or(_many(_by_type(_content_blocks), 1000))
 _message_content = _text_or(
     _many(
-        _by_type({
-            **_content_blocks,
-            "tool_use": _block({"id": _id, "name": _id, "input": _free}),
-            "tool_result": _block({"tool_use_id": _id}, {"content": _result_content, "is_error": _flag}),
-            "thinking": _block({"thinking": _text, "signature": _text}),
-            "redacted_thinking": _block({"data": _text}),
-        }),
+        _by_type(
+            {
+                **_content_blocks,
+                "tool_use": _block({"id": _id, "name": _id, "input": _free}),
+                "tool_result": _block({"tool_use_id": _id}, {"content": _result_content, "is_error": _flag}),
+                "thinking": _block({"thinking": _text, "signature": _text}),
+                "redacted_thinking": _block({"data": _text}),
+            }
+        ),
         10_000,
     )
 )

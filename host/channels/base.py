@@ -26,7 +26,8 @@ class NobodyAttached(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Sender:
-    """Who wrote. `handle` is the platform's immutable id of the person; `realm` where handles are unique only in one."""
+    """Who wrote. `handle` is the platform's immutable id of the person; `realm` where handles are unique only in
+    one."""
 
     handle: str
     display_name: str | None = None
@@ -40,8 +41,8 @@ class Sender:
 
 @dataclass(frozen=True, slots=True)
 class InboundEvent:
-    """What a platform told us. `event_key` is unique within (channel_type, account_id) and holds the chat and the kind of
-    event; `content` replaces the chat content of `text` for kinds other than chat (its JSON-able dict)."""
+    """What a platform told us. `event_key` is unique within (channel_type, account_id) and holds the chat and the kind
+    of event; `content` replaces the chat content of `text` for kinds other than chat (its JSON-able dict)."""
 
     event_key: str
     address: Address
@@ -73,8 +74,8 @@ class Capabilities:
 @dataclass(frozen=True, slots=True)
 class Outgoing:
     """One chunk to send: text within `max_text`. `delivery_id` and `chunk` name it, for platforms that can be asked and
-    receivers that drop what they have; `replied_to` is the platform's id of the message it answers, where known; a `notice`
-    is the host's own word and no agent's, for platforms that can show the difference."""
+    receivers that drop what they have; `replied_to` is the platform's id of the message it answers, where known; a
+    `notice` is the host's own word and no agent's, for platforms that can show the difference."""
 
     delivery_id: str
     chunk: int
@@ -116,8 +117,8 @@ class Channel(Protocol):
         ...
 
     async def deliver(self, address: Address, outgoing: Outgoing) -> list[str]:
-        """Sends one chunk and returns the platform's message ids. Raises NotSent, OutcomeUnknown, NobodyAttached; any other
-        exception counts as OutcomeUnknown."""
+        """Sends one chunk and returns the platform's message ids. Raises NotSent, OutcomeUnknown, NobodyAttached; any
+        other exception counts as OutcomeUnknown."""
         ...
 
     async def was_sent(self, address: Address, outgoing: Outgoing) -> bool | None:

@@ -27,7 +27,6 @@ from host.runtime.base import (
     Probe,
     RuntimeName,
     RuntimeUnavailable,
-    SandboxRefused,
     SandboxSpec,
 )
 from host.runtime.cage import LOG_BYTES, check, digest, log_path, mounts_of, write_log
@@ -206,7 +205,8 @@ class ProcessRuntime:
                 await self.probe()
         assert self._tried is not None
         if not self._tried.usable:
-            raise SandboxRefused("\n".join(self._tried.problems))
+            problems, self._tried = self._tried.problems, None  # the next start tries again: the package may be there
+            raise RuntimeUnavailable(" ".join(problems))
         await asyncio.to_thread(check, spec)
         if spec.session_id in self._live:
             raise AlreadyRunning(f"Session {spec.session_id} has a running sandbox already.")

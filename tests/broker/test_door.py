@@ -103,9 +103,7 @@ async def test_a_client_that_hangs_up_anywhere_hurts_nobody(door: Path, piece: b
     assert (await ask(door, request_of(body_of()))).status == 200
 
 
-async def test_a_slow_head_and_a_slow_body_have_a_deadline(
-    api: MessagesApi, env_file: Path, run_folder: Path
-) -> None:
+async def test_a_slow_head_and_a_slow_body_have_a_deadline(api: MessagesApi, env_file: Path, run_folder: Path) -> None:
     broker, gateway = broker_to(api, env_file, caps=Caps(idle_seconds=0.2, body_seconds=0.2, linger_seconds=0.1))
     socket = (await broker.open("s1", run_folder / "b.sock")).path
     reader, writer = await asyncio.open_unix_connection(str(socket))

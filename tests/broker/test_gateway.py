@@ -61,9 +61,7 @@ async def test_without_a_key_the_answer_says_what_to_do(door: Path, api: Message
     assert api.requests == []
 
 
-async def test_usage_is_counted_by_session_and_model(
-    api: MessagesApi, env_file: Path, run_folder: Path
-) -> None:
+async def test_usage_is_counted_by_session_and_model(api: MessagesApi, env_file: Path, run_folder: Path) -> None:
     told: list[tuple[str, str, Usage]] = []
     broker, gateway = broker_to(api, env_file, on_usage=lambda *call: told.append(call))
     doors = [(await broker.open(name, run_folder / f"{name}.sock")).path for name in ("s1", "s2")]

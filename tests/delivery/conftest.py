@@ -10,7 +10,7 @@ import structlog
 from host.channels.base import Channel
 from host.delivery import Delivery
 from host.home import Home
-from host.mailbox import Change, Item, SessionRef
+from host.items import Change, Item, SessionRef
 from host.mailbox_pool import MailboxPool
 from mailboxes.rows import DeliveryState, MessageOut
 from tests.fakes.clock import FakeClock

@@ -5,7 +5,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from host.mailbox import Mailbox, SessionRef, TakeOver
+from host.items import SessionRef, TakeOver
+from host.mailbox import Mailbox
 from host.reader import BadRow, Snapshot
 from mailboxes import schema
 from mailboxes.layout import INBOUND_DB

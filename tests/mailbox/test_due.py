@@ -3,7 +3,7 @@
 import pytest
 
 from host.due import DueIndex
-from host.mailbox import SessionRef
+from host.items import SessionRef
 
 A, B, C = (SessionRef("ag-1", name) for name in ("s-a", "s-b", "s-c"))
 

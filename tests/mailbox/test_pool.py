@@ -11,7 +11,8 @@ import pytest
 
 from host import mailbox_pool
 from host.home import Home
-from host.mailbox import InboundHeld, Mailbox, SessionRef
+from host.items import InboundHeld, SessionRef
+from host.mailbox import Mailbox
 from host.mailbox_pool import MailboxPool
 from tests.fakes.clock import FakeClock
 from tests.mailbox.made import KEY, make_session, message, snapshot, table, take

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from host.mailbox import Change, Mailbox, text_of
+from host.items import Change, text_of
+from host.mailbox import Mailbox
 from mailboxes.clock import later, to_text
 from mailboxes.rows import DeliveryState, Kind
 from tests.fakes.clock import FakeClock

@@ -15,7 +15,8 @@ from host.db.engine import CentralDatabase, make_engine
 from host.db.snapshot import Routing
 from host.home import Home
 from host.intake import Intake, Routed
-from host.mailbox import Mailbox, SessionRef
+from host.items import SessionRef
+from host.mailbox import Mailbox
 from host.sessions import provision
 from mailboxes.rows import Address
 from tests.fakes.clock import FakeClock

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from host.runtime.base import SandboxRefused, SandboxSpec
+from host.runtime.base import RuntimeUnavailable, SandboxSpec
 from host.runtime.process import Place, ProcessRuntime, cage_arguments
 from tests.runtime.conftest import (
     AS_USER,
@@ -139,7 +139,7 @@ async def test_a_host_that_runs_as_root_starts_nothing_without_a_cage(
 ) -> None:
     monkeypatch.setenv("PATH", _path_without_bubblewrap(root))
     runtime = ProcessRuntime("test", logs, unsafe)
-    with pytest.raises(SandboxRefused, match="sudo apt-get install bubblewrap"):
+    with pytest.raises(RuntimeUnavailable, match="sudo apt-get install bubblewrap"):
         await runtime.start(spec)
     assert not (await runtime.probe()).usable
 

@@ -1,0 +1,1 @@
+"""kill -9 everywhere: nothing lost, nothing twice."""

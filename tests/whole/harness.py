@@ -1,0 +1,219 @@
+"""A host process that a test starts, kills and starts again, and a terminal that talks to it."""
+
+import asyncio
+import contextlib
+import json
+import os
+import secrets
+import signal
+import sqlite3
+import sys
+from collections.abc import AsyncIterator, Callable, Mapping
+from pathlib import Path
+
+from host.control import AsyncControlClient
+from host.control_client import ConnectionLost, HostAbsent
+from host.failure import Failure
+from host.home import Home
+
+DEADLINE = 30.0
+
+
+class HostProcess:
+    """`host up` of one home. `environment` is added to the test's own."""
+
+    def __init__(self, home: Home, environment: Mapping[str, str]) -> None:
+        self.home = home
+        self.environment = dict(environment)
+        self._process: asyncio.subprocess.Process | None = None
+        self._output = home.root.parent / "host-output.txt"
+
+    @property
+    def pid(self) -> int:
+        assert self._process is not None
+        return self._process.pid
+
+    async def start(self, **extra: str) -> None:
+        """Starts it without waiting for anything."""
+        with self._output.open("ab") as output:
+            self._process = await asyncio.create_subprocess_exec(
+                sys.executable,
+                "-m",
+                "host",
+                "up",
+                env={**os.environ, "INNKEEPER_HOME": str(self.home.root), **self.environment, **extra},
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+            )
+
+    async def wait(self) -> int:
+        """Its exit code, within the deadline."""
+        assert self._process is not None
+        async with asyncio.timeout(DEADLINE):
+            return await self._process.wait()
+
+    async def kill(self) -> None:
+        """kill -9."""
+        assert self._process is not None
+        with contextlib.suppress(ProcessLookupError):
+            self._process.kill()
+        await self.wait()
+
+    async def stop(self) -> int:
+        """SIGTERM and the orderly end."""
+        assert self._process is not None
+        with contextlib.suppress(ProcessLookupError):
+            self._process.send_signal(signal.SIGTERM)
+        return await self.wait()
+
+    def output(self) -> str:
+        """What it printed, and its log."""
+        log = self.home.logs / "host.log"
+        return self._output.read_text() + (log.read_text() if log.exists() else "")
+
+    def events(self, event: str) -> list[dict[str, object]]:
+        """The lines of the log that tell of `event`."""
+        log = self.home.logs / "host.log"
+        lines = [json.loads(line) for line in log.read_text().splitlines()] if log.exists() else []
+        return [line for line in lines if line["event"] == event]
+
+    async def runner_pids(self) -> list[int]:
+        """The processes that run `agent_runner` below this host (process runtime)."""
+        return await asyncio.to_thread(_descendants_running, self.pid, b"agent_runner")
+
+
+def _descendants_running(root: int, marker: bytes) -> list[int]:
+    parents: dict[int, int] = {}
+    commands: dict[int, bytes] = {}
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            with contextlib.suppress(OSError):
+                parents[int(entry.name)] = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
+                commands[int(entry.name)] = (entry / "cmdline").read_bytes()
+    found = []
+    for pid in parents:
+        ancestor = pid
+        while ancestor in parents and ancestor != root:
+            ancestor = parents[ancestor]
+        if ancestor == root and pid != root and marker in commands[pid] and commands[pid].startswith(b"/"):
+            found.append(pid)
+    return found
+
+
+class Terminal:
+    """A terminal that survives hosts: it attaches again, sends again what nobody confirmed, and drops what it has
+    shown."""
+
+    def __init__(self, home: Home, chat: str = "cli") -> None:
+        self._home = home
+        self._chat = chat
+        self._client: AsyncControlClient | None = None
+        self._follower: asyncio.Task[None] | None = None
+        self._changed = asyncio.Condition()
+        self._shown: set[tuple[str, int]] = set()
+        self.texts: list[str] = []
+        self.notices: list[str] = []
+        self.settled: dict[str, bool] = {}
+        self.open: dict[str, str] = {}
+        self.redelivered = 0
+
+    async def attach(self) -> None:
+        """Follows the chat for as long as a host is there, and the next one's after that."""
+        self._follower = asyncio.create_task(self._follow_for_ever())
+
+    async def close(self) -> None:
+        if self._follower is not None:
+            self._follower.cancel()
+            await asyncio.gather(self._follower, return_exceptions=True)
+
+    async def _follow_for_ever(self) -> None:
+        while True:
+            with contextlib.suppress(HostAbsent, ConnectionLost, Failure, OSError):
+                async with await AsyncControlClient.connect(self._home.control_socket) as client:
+                    await self._follow(client)
+            self._client = None
+            await asyncio.sleep(0.02)  # between two attempts to reach a host that is being started
+
+    async def _follow(self, client: AsyncControlClient) -> None:
+        events = client.stream("chat.attach", chat=self._chat, waiting=list(self.open.values()))
+        async for event in events:
+            assert isinstance(event, dict)
+            self._client = client
+            if event["type"] == "text":
+                await self._show(client, event)
+            elif event["type"] == "settled":
+                async with self._changed:
+                    self.settled[event["event_key"]] = event["failed"]
+            async with self._changed:
+                self._changed.notify_all()
+
+    async def _show(self, client: AsyncControlClient, event: Mapping[str, object]) -> None:
+        chunk = (str(event["delivery_id"]), int(str(event["chunk"])))
+        if chunk in self._shown:
+            self.redelivered += 1
+        else:
+            self._shown.add(chunk)
+            (self.notices if event["notice"] else self.texts).append(str(event["text"]))
+        await client.call("chat.ack", chat=self._chat, delivery_id=chunk[0], chunk=chunk[1])
+
+    async def send(self, text: str) -> str:
+        """Sends a line until a host has confirmed it; the event key."""
+        key = secrets.token_hex(8)
+        async with asyncio.timeout(DEADLINE):
+            while True:
+                client = self._client
+                if client is not None:
+                    with contextlib.suppress(ConnectionLost, OSError, Failure):
+                        self.open[text] = f"{self._chat}:message:{key}"
+                        await client.call("chat.send", chat=self._chat, text=text, key=key)
+                        return self.open[text]
+                await asyncio.sleep(0.01)  # no host to talk to: it is being started
+
+    async def until(self, done: Callable[[], bool], seconds: float = DEADLINE) -> None:
+        """Waits for events until `done`."""
+        try:
+            async with asyncio.timeout(seconds), self._changed:
+                await self._changed.wait_for(done)
+        except TimeoutError:
+            raise AssertionError(f"texts {self.texts[-20:]}, notices {self.notices}, settled {self.settled}") from None
+
+    async def ask(self, text: str, seconds: float = DEADLINE) -> list[str]:
+        """Sends a line and returns what came until it was settled."""
+        before = len(self.texts)
+        key = await self.send(text)
+        await self.until(lambda: key in self.settled, seconds)
+        return self.texts[before:]
+
+
+@contextlib.asynccontextmanager
+async def running(home: Home, environment: Mapping[str, str]) -> AsyncIterator[tuple[HostProcess, Terminal]]:
+    """A host and a terminal that is attached to it; an orderly end."""
+    host, terminal = HostProcess(home, environment), Terminal(home)
+    await host.start()
+    await terminal.attach()
+    try:
+        yield host, terminal
+        code = await host.stop()
+        assert code == 0, host.output()
+    finally:
+        await terminal.close()
+        await host.kill()
+
+
+def rows(home: Home, statement: str) -> list[sqlite3.Row]:
+    """A query over every session's inbound.db of a home whose host has ended, or that a host has open (read only)."""
+    found = []
+    for path in sorted(home.sessions.glob("*/*/inbound/inbound.db")):
+        connection = sqlite3.connect(f"file:{path}?mode=ro", uri=True, timeout=5)
+        connection.row_factory = sqlite3.Row
+        found += connection.execute(statement).fetchall()
+        connection.close()
+    return found
+
+
+async def wait_until(done: Callable[[], object], seconds: float = DEADLINE) -> None:
+    """Polls a fact that no event tells of."""
+    async with asyncio.timeout(seconds):
+        while not done():
+            await asyncio.sleep(0.02)

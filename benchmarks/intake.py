@@ -6,7 +6,7 @@ import time
 
 from benchmarks.common import Figure, percentile, report
 from benchmarks.rig import TMPFS, Rig, new_home, running
-from host.mailbox import SessionRef
+from host.items import SessionRef
 
 SESSIONS = 200
 ONE_BY_ONE = 1000

@@ -20,8 +20,8 @@ from host.db import agent_groups, messaging_groups, sessions
 from host.db.agent_groups import AgentGroup
 from host.db.sessions import Session, SessionKey
 from host.home import Home, find_home
+from host.items import SessionRef
 from host.lock import home_lock
-from host.mailbox import SessionRef
 from host.runtime.image import build, image_exists, image_tag
 from mailboxes.clock import SystemClock, to_text
 from mailboxes.ids import new_id

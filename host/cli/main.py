@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 import click
 
+from host.cli.hints import hint
 from host.cli.invocation import DONE_BUT_LOOK, Planned, from_options
 from host.cli.output import paint
 from host.failure import EXIT_CODES, Code, Failure
@@ -153,7 +154,7 @@ def _say(failure: Failure, *, as_json: bool) -> int:
     if as_json:
         print(json.dumps({"error": failure.to_json()}), file=sys.stderr)
     else:
-        text = printable(f"{failure.message} {failure.next}".rstrip(), newlines=True)
+        text = printable(hint(f"{failure.message} {failure.next}".rstrip()), newlines=True)
         print(paint(text, "\033[31m", sys.stderr), file=sys.stderr)
     return EXIT_CODES[failure.code]
 

@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from host.cli.hints import hint
 from host.text import printable, shorten
 
 Row = Mapping[str, object]
@@ -56,15 +57,15 @@ class Output:
     def note(self, text: str) -> None:
         """What a person may like to know and a program does not: standard error."""
         if not self.quiet and not self.as_json:
-            print(printable(text), file=sys.stderr, flush=True)
+            print(printable(hint(text)), file=sys.stderr, flush=True)
 
     def red(self, text: str) -> None:
         """A line that is bad news."""
-        print(paint(printable(text), _RED, sys.stdout), flush=True)
+        print(paint(printable(hint(text)), _RED, sys.stdout), flush=True)
 
     def yellow(self, text: str) -> None:
         """A line that asks for a look."""
-        print(paint(printable(text), _YELLOW, sys.stdout), flush=True)
+        print(paint(printable(hint(text)), _YELLOW, sys.stdout), flush=True)
 
     def table(self, columns: Sequence[Column], rows: Sequence[Row], empty: str) -> None:
         """Rows as JSON, or as an aligned table; `empty` is said where there are none."""
@@ -72,7 +73,7 @@ class Output:
             self.document(list(rows))
             return
         if not rows:
-            self.line(empty)
+            self.line(hint(empty))
             return
         cells = [[shorten(printable(c.show(row.get(c.field))), c.width) for c in columns] for row in rows]
         widths = [max(len(c.heading), *(len(line[i]) for line in cells)) for i, c in enumerate(columns)]

@@ -8,6 +8,7 @@ from host.broker.gateway import DEFAULT_BASE_URL
 from host.broker.keys import KEY_NAME
 from host.broker.proof import KeyNotProved, Proof, prove_key
 from host.cli.env_file import read_secret, write_secret
+from host.cli.hints import hint
 from host.cli.hosted import hosted
 from host.cli.invocation import DONE_BUT_LOOK, Invocation
 from host.cli.looking import rows
@@ -57,7 +58,7 @@ def set_up(invocation: Invocation, *, ask: bool) -> int:
         invocation.home.prepare()
     key_from, key_ok, key_said = _key(invocation, ask=ask)
     if not output.as_json:
-        output.line(f"key        {key_said}")
+        output.line(f"key        {hint(key_said)}")
     with output.progress("Trying the sandboxes"):
         process, container = asyncio.run(_probes(invocation))
     if not output.as_json:
@@ -69,7 +70,7 @@ def set_up(invocation: Invocation, *, ask: bool) -> int:
         output.document(_document(found))
     else:
         output.line(f"time zone  {zone} (from {zone_from})")
-        output.line("Next: host chat")
+        output.line(hint("Next: host chat"))
     return DONE_BUT_LOOK if found.missing else 0
 
 

@@ -1,9 +1,12 @@
 """The small parts of the command line, as tables."""
 
+from pathlib import Path
+
 import pytest
 
 from host.cli.commands.agents import folder_of
 from host.cli.finding import find
+from host.cli.hints import hint, program
 from host.cli.main import _globals_first
 from host.failure import EXIT_CODES, Code, Failure
 
@@ -54,3 +57,33 @@ def test_a_name_of_which_nothing_is_left_needs_a_folder() -> None:
 )
 def test_options_of_the_program_may_stand_behind_the_command(words: list[str], moved: list[str]) -> None:
     assert _globals_first(words) == moved
+
+
+def test_a_hint_names_the_program_as_it_is_called_in_this_shell(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("INNKEEPER_PROGRAM", ".venv/bin/host --home .")
+    program.cache_clear()
+    try:
+        assert hint("See `host logs`, then host up. The host is away.") == (
+            "See `.venv/bin/host --home . logs`, then .venv/bin/host --home . up. The host is away."
+        )
+    finally:
+        program.cache_clear()
+
+
+def test_another_program_called_host_is_not_taken_for_ours(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ours, other = tmp_path / "ours", tmp_path / "other"
+    for folder, names in ((ours, ("host", "innkeeper")), (other, ("host",))):
+        folder.mkdir()
+        for name in names:
+            (folder / name).write_text("#!/bin/sh\n")
+            (folder / name).chmod(0o755)
+    monkeypatch.setattr("sys.argv", [str(ours / "host")])
+    for path, called in (
+        (f"{other}:{ours}", "innkeeper"),
+        (f"{ours}:{other}", "host"),
+        (str(other), str(ours / "host")),
+    ):
+        monkeypatch.setenv("PATH", path)
+        program.cache_clear()
+        assert program() == called
+    program.cache_clear()

@@ -5,6 +5,7 @@ import re
 import click
 
 from host.cli.finding import Row, find
+from host.cli.hints import hint
 from host.cli.invocation import Invocation
 from host.cli.looking import ask, rows
 from host.cli.output import Column, day_and_time
@@ -76,7 +77,8 @@ def add(invocation: Invocation, name: str, folder: str | None) -> None:
     if invocation.output.as_json:
         invocation.output.document(row)
     else:
-        invocation.output.line(f"{name} is there. Its words: groups/{chosen}/. Talk to it: host chat --agent {chosen}")
+        talk = hint(f"Talk to it: host chat --agent {chosen}")
+        invocation.output.line(f"{name} is there. Its words: groups/{chosen}/. {talk}")
 
 
 def folder_of(name: str) -> str:

@@ -3,6 +3,7 @@
 import click
 
 from host.cli.finding import Row, find
+from host.cli.hints import hint
 from host.cli.invocation import Invocation
 from host.cli.looking import rows
 from host.cli.output import Column, day_and_time
@@ -72,7 +73,7 @@ def retry(invocation: Invocation, message: str) -> None:
     if invocation.output.as_json:
         invocation.output.document(row)
     else:
-        invocation.output.line(f"{found['id']} is tried again. See: host messages show {found['id']}")
+        invocation.output.line(hint(f"{found['id']} is tried again. See: host messages show {found['id']}"))
 
 
 def _find(invocation: Invocation, message: str) -> Row:

@@ -2,6 +2,7 @@
 
 import click
 
+from host.cli.hints import hint
 from host.cli.invocation import DONE_BUT_LOOK, Invocation
 from host.cli.output import day_and_time
 from host.control_client import HostAbsent
@@ -38,7 +39,7 @@ def _show(invocation: Invocation, status: Row) -> None:
     for said in _many(status, "warnings"):
         output.yellow(f"{said.get('what')} {said.get('next') or ''}".rstrip())
     for heading, text in _lines(status):
-        output.line(f"{heading:<11}{text}")
+        output.line(f"{heading:<11}{hint(text)}")
 
 
 def _lines(status: Row) -> list[tuple[str, str]]:

@@ -31,6 +31,12 @@ def program() -> str:
     return shlex.quote(str(called))
 
 
+def with_home(home: str) -> None:
+    """From here on hints say which home was chosen."""
+    os.environ[PROGRAM_VARIABLE] = f"{program()} --home {shlex.quote(home)}"
+    program.cache_clear()
+
+
 def hint(text: str) -> str:
     """A sentence of ours with its `host ...` commands in the form that works here. Never for text from outside."""
     return _HINT.sub(lambda _match: f"{program()} ", text)

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import click
 
-from host.cli.hints import hint
+from host.cli.hints import hint, with_home
 from host.cli.invocation import DONE_BUT_LOOK, Planned, from_options
 from host.cli.output import paint
 from host.failure import EXIT_CODES, Code, Failure
@@ -87,6 +87,8 @@ def cli(
     The options below may also stand behind the command. Without a command: the state, and in a new home on a terminal
     the setup.
     """
+    if home is not None:
+        with_home(home)
     ctx.obj = from_options(home=home, as_json=as_json, quiet=quiet, yes=yes, dry_run=dry_run, debug=debug)
     if ctx.invoked_subcommand is None:
         new = not ctx.obj.home.database.exists()

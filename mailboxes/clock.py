@@ -48,8 +48,7 @@ def to_text(moment: datetime) -> str:
     """
     if moment.tzinfo is None:
         raise ValueError(f"the time {moment.isoformat()} has no zone")
-    utc = moment.astimezone(UTC)
-    return f"{utc:%Y-%m-%dT%H:%M:%S}.{utc.microsecond // 1000:03d}Z".rjust(24, "0")
+    return f"{moment.astimezone(UTC).replace(tzinfo=None).isoformat(timespec='milliseconds')}Z"
 
 
 def from_text(text: str) -> datetime:

@@ -5,20 +5,24 @@ import contextlib
 import os
 import sys
 import threading
+import time
 from collections.abc import AsyncIterator, Callable, Coroutine
 from dataclasses import dataclass
 from typing import TypeVar
 
 from host.channels.terminal import chat_of
-from host.cli.conversation import Conversation, Shown
+from host.cli.conversation import PATIENCE_SECONDS, Conversation, Shown
 from host.cli.hosted import hosted
 from host.cli.invocation import Invocation
 from host.cli.output import Output
 from host.control_client import ControlClient, HostAbsent
 from host.failure import Code, Failure
 from host.home import Home
+from host.lock import holder
 
 Result = TypeVar("Result")
+
+_LOOK_AGAIN_SECONDS = 0.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +39,7 @@ def talk(invocation: Invocation, wish: Talk) -> int:
     """Talks until the end of it; the exit code is 1 when a message failed. Raises Failure."""
     home, output = invocation.home, invocation.output
     with contextlib.ExitStack() as stack:
-        if not _runs(home):
+        if not _runs(home, output):
             stack.enter_context(hosted(home, output.progress))
         chat = chat_of(_folder_of(home, wish.agent))
         if wish.once:
@@ -45,7 +49,20 @@ def talk(invocation: Invocation, wish: Talk) -> int:
         return asyncio.run(_from_pipe(home, chat, wish, output))
 
 
-def _runs(home: Home) -> bool:
+def _runs(home: Home, output: Output) -> bool:
+    """Whether a host serves this home; one that holds it and does not serve yet (it starts) is waited for."""
+    if _serves(home):
+        return True
+    give_up_at = time.monotonic() + PATIENCE_SECONDS
+    with output.progress("Waiting for the host that is starting"):
+        while holder(home.lock_file) is not None and time.monotonic() < give_up_at:
+            if _serves(home):
+                return True
+            time.sleep(_LOOK_AGAIN_SECONDS)
+    return False
+
+
+def _serves(home: Home) -> bool:
     try:
         ControlClient(home.control_socket).close()
     except HostAbsent:

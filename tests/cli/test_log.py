@@ -12,7 +12,7 @@ import structlog
 from host.home import Home
 from host.log import HostLog, Secrets, for_people
 
-CANARY = "sk-ant-canary'/\"\\ é-123456"
+CANARY = "sk-ant-test-canary'/\"\\ é-123456"
 
 
 def _lines(home: Home) -> list[dict[str, object]]:

@@ -6,6 +6,8 @@ import signal
 
 import pytest
 
+from host.home import Home
+from host.lock import home_lock
 from tests.terminal.conftest import PlayedHost, command
 
 
@@ -126,6 +128,21 @@ async def test_a_turn_that_settled_while_the_terminal_was_away_is_heard_of_when_
         await played.restart()
         code, out, _ = await ending
     assert (code, out) == (0, "")
+
+
+async def test_a_host_that_holds_the_home_and_does_not_serve_yet_is_waited_for(home: Home) -> None:
+    played = PlayedHost(home)
+    with home_lock(home.lock_file):
+        async with command("--debug", "chat", "--once", "hello") as chat:
+            # It says that it waits, and only then does the host serve.
+            assert chat.process.stderr is not None
+            async with asyncio.timeout(20):
+                assert await chat.process.stderr.readline() == b"Waiting for the host that is starting ...\n"
+            await played.start()
+            try:
+                assert (await chat.end())[:2] == (0, "hello\n")
+            finally:
+                await played.stop()
 
 
 async def test_two_terminals_of_one_chat_both_see_the_answer(played: PlayedHost) -> None:

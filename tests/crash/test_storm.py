@@ -9,7 +9,7 @@ import signal
 import pytest
 
 from host.home import Home
-from tests.whole.harness import HostProcess, Terminal, rows
+from tests.whole.harness import Forge, HostProcess, Terminal, rows
 
 SAYS = "(rehearsal, no model) "
 MESSAGES = 12
@@ -18,9 +18,9 @@ STORM_SECONDS = 60.0
 
 @pytest.mark.storm
 @pytest.mark.req("R024", "R026", "R274")
-async def test_nothing_is_lost_and_nothing_comes_twice(home: Home, storm_seed: int) -> None:
+async def test_nothing_is_lost_and_nothing_comes_twice(ready_home: Home, forge: Forge, storm_seed: int) -> None:
     dice = random.Random(storm_seed)
-    host, terminal = HostProcess(home, {"INNKEEPER_RUNTIME": "process"}), Terminal(home)
+    host, terminal = HostProcess(ready_home, {"INNKEEPER_RUNTIME": "process"}, forge), Terminal(ready_home)
     await host.start()
     await terminal.attach()
     try:
@@ -33,7 +33,7 @@ async def test_nothing_is_lost_and_nothing_comes_twice(home: Home, storm_seed: i
         assert terminal.notices == []
         assert sorted(terminal.texts) == sorted(f"{SAYS}message {number}" for number in range(MESSAGES))
         assert await host.stop() == 0
-        states = {row["state"] for row in rows(home, "SELECT state FROM deliveries")}
+        states = {row["state"] for row in rows(ready_home, "SELECT state FROM deliveries")}
         assert states == {"sent"}
     finally:
         await terminal.close()

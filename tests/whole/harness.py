@@ -10,6 +10,7 @@ import sqlite3
 import sys
 from collections.abc import AsyncIterator, Callable, Mapping
 from pathlib import Path
+from typing import Self
 
 from host.control import AsyncControlClient
 from host.control_client import ConnectionLost, HostAbsent
@@ -19,52 +20,104 @@ from host.home import Home
 DEADLINE = 30.0
 
 
-class HostProcess:
-    """`host up` of one home. `environment` is added to the test's own."""
+class Forge:
+    """The process that host processes are forked from (tests/whole/forge.py)."""
 
-    def __init__(self, home: Home, environment: Mapping[str, str]) -> None:
+    def __init__(self) -> None:
+        self._process: asyncio.subprocess.Process | None = None
+        self._reader: asyncio.Task[None] | None = None
+        self._started: asyncio.Queue[int] = asyncio.Queue()
+        self._ended: dict[int, asyncio.Future[int]] = {}
+
+    async def __aenter__(self) -> Self:
+        self._process = await asyncio.create_subprocess_exec(
+            sys.executable, "-m", "tests.whole.forge", stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE
+        )
+        self._reader = asyncio.create_task(self._read())
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        assert self._process is not None
+        assert self._process.stdin is not None
+        assert self._reader is not None
+        self._process.stdin.close()
+        await self._process.wait()
+        await self._reader
+
+    async def _read(self) -> None:
+        assert self._process is not None
+        assert self._process.stdout is not None
+        while line := await self._process.stdout.readline():
+            told = json.loads(line)
+            if "started" in told:
+                self._started.put_nowait(told["started"])
+            else:
+                pid, code = told["ended"]
+                self._end_of(pid).set_result(code)
+
+    def _end_of(self, pid: int) -> "asyncio.Future[int]":
+        return self._ended.setdefault(pid, asyncio.get_running_loop().create_future())
+
+    async def start(self, environment: Mapping[str, str], output: Path) -> tuple[int, "asyncio.Future[int]"]:
+        """A new host process, and its exit code to come."""
+        assert self._process is not None
+        assert self._process.stdin is not None
+        request = {"environment": dict(environment), "output": str(output)}
+        self._process.stdin.write(json.dumps(request).encode() + b"\n")
+        pid = await self._started.get()
+        return pid, self._end_of(pid)
+
+
+class HostProcess:
+    """`host up` of one home. `environment` is added to the test's own; a forge makes it start in a tenth of the time."""
+
+    def __init__(self, home: Home, environment: Mapping[str, str], forge: Forge | None = None) -> None:
         self.home = home
         self.environment = dict(environment)
-        self._process: asyncio.subprocess.Process | None = None
+        self._forge = forge
+        self._ended: asyncio.Future[int] | None = None
+        self.pid = 0
         self._output = home.root.parent / "host-output.txt"
-
-    @property
-    def pid(self) -> int:
-        assert self._process is not None
-        return self._process.pid
 
     async def start(self, **extra: str) -> None:
         """Starts it without waiting for anything."""
+        environment = {**os.environ, "INNKEEPER_HOME": str(self.home.root), **self.environment, **extra}
+        if self._forge is not None:
+            self.pid, self._ended = await self._forge.start(environment, self._output)
+            return
         with self._output.open("ab") as output:
-            self._process = await asyncio.create_subprocess_exec(
+            process = await asyncio.create_subprocess_exec(
                 sys.executable,
                 "-m",
                 "host",
                 "up",
-                env={**os.environ, "INNKEEPER_HOME": str(self.home.root), **self.environment, **extra},
+                env=environment,
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,
             )
+        self.pid, self._ended = process.pid, asyncio.ensure_future(process.wait())
 
     async def wait(self) -> int:
         """Its exit code, within the deadline."""
-        assert self._process is not None
+        assert self._ended is not None
         async with asyncio.timeout(DEADLINE):
-            return await self._process.wait()
+            return await asyncio.shield(self._ended)
+
+    def signal(self, number: int) -> None:
+        """Sends it a signal unless it has ended."""
+        if self._ended is not None and not self._ended.done():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self.pid, number)
 
     async def kill(self) -> None:
         """kill -9."""
-        assert self._process is not None
-        with contextlib.suppress(ProcessLookupError):
-            self._process.kill()
+        self.signal(signal.SIGKILL)
         await self.wait()
 
     async def stop(self) -> int:
         """SIGTERM and the orderly end."""
-        assert self._process is not None
-        with contextlib.suppress(ProcessLookupError):
-            self._process.send_signal(signal.SIGTERM)
+        self.signal(signal.SIGTERM)
         return await self.wait()
 
     def output(self) -> str:
@@ -187,9 +240,11 @@ class Terminal:
 
 
 @contextlib.asynccontextmanager
-async def running(home: Home, environment: Mapping[str, str]) -> AsyncIterator[tuple[HostProcess, Terminal]]:
+async def running(
+    home: Home, environment: Mapping[str, str], forge: Forge | None = None
+) -> AsyncIterator[tuple[HostProcess, Terminal]]:
     """A host and a terminal that is attached to it; an orderly end."""
-    host, terminal = HostProcess(home, environment), Terminal(home)
+    host, terminal = HostProcess(home, environment, forge), Terminal(home)
     await host.start()
     await terminal.attach()
     try:

@@ -13,6 +13,7 @@ from datetime import datetime
 from pathlib import Path, PurePosixPath
 
 from host.runtime.base import Mount, SandboxRefused, SandboxSpec
+from host.text import printable
 from mailboxes.clock import to_text
 from mailboxes.ids import is_row_id
 from mailboxes.layout import MAX_SESSION_ID, SANDBOX
@@ -20,6 +21,8 @@ from mailboxes.layout import MAX_SESSION_ID, SANDBOX
 EXTRA = PurePosixPath("/workspace/extra")
 LOG_BYTES = 256 * 1024
 """How much of a sandbox's output is kept: its end, which says why it died."""
+
+_WORDS = 400
 
 INSTALLATION_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}", re.ASCII)
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
@@ -87,3 +90,9 @@ def write_log(path: Path, output: bytes) -> None:
     handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     with os.fdopen(handle, "ab") as file:
         file.write(output[-LOG_BYTES:])
+
+
+def last_words(output: bytes) -> str:
+    """The last line of a sandbox's output, printable and cut: why a runner said that it cannot work."""
+    lines = output[-LOG_BYTES:].decode(errors="replace").strip().splitlines()
+    return printable(lines[-1])[:_WORDS] if lines else ""

@@ -28,12 +28,13 @@ from host.runtime.base import (
     SandboxRefused,
     SandboxSpec,
 )
-from host.runtime.cage import INSTALLATION_ID, check, digest, log_path, mounts_of, write_log
+from host.runtime.cage import INSTALLATION_ID, check, digest, last_words, log_path, mounts_of, write_log
 from host.runtime.engine import ENGINE_ERRORS, connect, why_away
 from host.runtime.probe import SCRIPT, judge, probe_spec
 from mailboxes.clock import Clock
 from mailboxes.ids import is_row_id
 from mailboxes.layout import SANDBOX
+from mailboxes.limits import EXIT_CONFIGURATION
 
 INSTALLATION_LABEL = "innkeeper.installation"
 SESSION_LABEL = "innkeeper.session"
@@ -378,18 +379,22 @@ class DockerRuntime:
             return Exit(None, "the container is gone")
         if state["Running"] or state["Status"] == "created":
             return None
+        output = b""
         try:
-            self._keep_output(container_id, session_id)
+            output = self._keep_output(container_id, session_id)
         except (APIError, OSError) as error:
             _log.warning("sandbox_output_lost", session_id=session_id, reason=str(error))
         self._remove(container_id)
-        detail = "out of memory" if state.get("OOMKilled") else str(state.get("Error") or "")
+        detail = "It ran out of memory." if state.get("OOMKilled") else str(state.get("Error") or "")
+        if state["ExitCode"] == EXIT_CONFIGURATION:
+            detail = last_words(output)
         return Exit(int(state["ExitCode"]), detail)
 
-    def _keep_output(self, container_id: str, session_id: str) -> None:
-        output = self._connect().logs(container_id, stdout=True, stderr=True)  # the engine keeps 1 MiB at most
+    def _keep_output(self, container_id: str, session_id: str) -> bytes:
+        output: bytes = self._connect().logs(container_id, stdout=True, stderr=True)  # the engine keeps 1 MiB at most
         if output and is_row_id(session_id):
             write_log(log_path(self._logs, session_id, self._clock.now()), output)
+        return output
 
     def _remove(self, container_id: str) -> None:
         try:

@@ -29,10 +29,11 @@ from host.runtime.base import (
     RuntimeUnavailable,
     SandboxSpec,
 )
-from host.runtime.cage import LOG_BYTES, check, digest, log_path, mounts_of, write_log
+from host.runtime.cage import LOG_BYTES, check, digest, last_words, log_path, mounts_of, write_log
 from host.runtime.probe import SCRIPT, judge, probe_spec
 from mailboxes.clock import Clock, SystemClock
 from mailboxes.layout import SANDBOX
+from mailboxes.limits import EXIT_CONFIGURATION
 
 _SYSTEM_PATH = "/usr/local/bin:/usr/bin:/bin"
 _ETC = (
@@ -330,6 +331,10 @@ class _Output:
         finally:
             transport.close()
 
+    def last_words(self) -> str:
+        """The last line that was kept. Blocks."""
+        return last_words(self._path.read_bytes()) if self._path.exists() else ""
+
     def _write(self, chunk: bytes, *, start_anew: bool) -> None:
         if start_anew:
             os.replace(self._path, self._path.with_suffix(".earlier.log"))
@@ -390,8 +395,9 @@ class _Process:
         with contextlib.suppress(asyncio.CancelledError):
             await draining
         self._live.pop(self.session_id, None)
+        detail = await asyncio.to_thread(self._output.last_words) if code == EXIT_CONFIGURATION else ""
         # A shell's and bubblewrap's way of saying "ended by a signal".
-        return Exit(code if code >= 0 else 128 - code)
+        return Exit(code if code >= 0 else 128 - code, detail)
 
     def _kill_all(self) -> None:
         with contextlib.suppress(ProcessLookupError):

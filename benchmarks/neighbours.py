@@ -8,11 +8,11 @@ from typing import cast
 
 from benchmarks.common import Figure, percentile, report
 from benchmarks.rig import TMPFS, Rig, ensure_image, new_home, running
-from host.app import Host
 from host.db import settings as stored_settings
 from host.runtime.base import Runtime, RuntimeName, SandboxSpec
 from host.runtime.docker import PYTHON, DockerRuntime
 from host.runtime.image import image_tag
+from host.serving import Host
 
 NEIGHBOURS = 5
 ROUNDS = 3

@@ -14,7 +14,7 @@ from pathlib import Path
 from sqlalchemy import Connection
 
 from host import sessions as session_folders
-from host.app import Host
+from host.assembly import assemble
 from host.channels.base import Accept, Capabilities, Health, InboundEvent, Outgoing, Sender
 from host.db import agent_groups, messaging_groups, sessions
 from host.db.agent_groups import AgentGroup
@@ -23,6 +23,7 @@ from host.home import Home, find_home
 from host.items import SessionRef
 from host.lock import home_lock
 from host.runtime.image import build, image_exists, image_tag
+from host.serving import Host
 from mailboxes.clock import SystemClock, to_text
 from mailboxes.ids import new_id
 from mailboxes.rows import Address
@@ -162,7 +163,7 @@ async def running(
     async with contextlib.AsyncExitStack() as stack:
         await asyncio.to_thread(home.prepare)
         stack.enter_context(home_lock(home.lock_file))
-        host = await Host.build(home, environment, SystemClock(), stack)
+        host = await assemble(home, environment, SystemClock(), stack)
         if change is not None:
             await change(host)
         async with host.serving(5.0):

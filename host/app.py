@@ -1,62 +1,19 @@
-"""The composition root: builds every part, starts them in one AsyncExitStack, stops them in reverse.
-
-It decides nothing."""
+"""The program: one host of one home, from its lock to its orderly end."""
 
 import asyncio
 import contextlib
 import os
 import signal
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Generic, TypeVar
+from collections.abc import Callable, Mapping
 
-import structlog
-
-from host import sessions as session_folders
-from host.broker.gateway import DEFAULT_BASE_URL, Gateway
-from host.broker.keys import KeyStore
-from host.broker.server import Broker
-from host.channels.base import Channel, InboundEvent
-from host.channels.terminal import TerminalChannel
-from host.control import ControlServer
-from host.db import migrate
-from host.db import settings as stored_settings
-from host.db.engine import CentralDatabase, url_for
-from host.db.snapshot import Routing
-from host.delivery import Delivery
-from host.due import DueIndex
-from host.facts import Facts
-from host.fleet import Fleet
-from host.ground import Ground
+from host.assembly import assemble
 from host.home import Home
-from host.images import Images
-from host.intake import Intake, Routed
-from host.items import SessionRef
 from host.lock import home_lock
-from host.log import HostLog, Secrets
-from host.mailbox_pool import MailboxPool
-from host.messages import MessageWatch, TypingSigns
-from host.methods import RESTART, register
-from host.postmaster import DeliveryBooks, Postmaster
-from host.reader import Reader
-from host.recovery import end_orphans, open_outbox, recover
-from host.router import load_resolvers
-from host.runtime.base import Runtime, RuntimeName
-from host.runtime.docker import DockerRuntime
-from host.runtime.image import image_tag
-from host.runtime.process import ProcessRuntime
-from host.settings import CurrentSettings, Settings
-from host.sweep import Sweep
-from mailboxes.clock import Clock, SystemClock, to_text
-from mailboxes.ids import new_id
+from host.methods import RESTART
+from mailboxes.clock import Clock, SystemClock
 
 TURN_GRACE_SECONDS = 30.0
 """How long an orderly stop lets running turns go on."""
-
-SETTLE_SECONDS = 5.0
-"""How long an orderly stop waits for what is being sent."""
-
-log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 
 
 async def run_host(
@@ -74,8 +31,8 @@ async def run_host(
     os.umask(0o077)
     async with contextlib.AsyncExitStack() as stack:
         await asyncio.to_thread(home.prepare)
-        stack.enter_context(home_lock(home.lock_file))
-        host = await Host.build(home, environment, clock or SystemClock(), stack)
+        await asyncio.to_thread(stack.enter_context, home_lock(home.lock_file))
+        host = await assemble(home, environment, clock or SystemClock(), stack)
         stopping = host.stopping
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
@@ -85,212 +42,3 @@ async def run_host(
                 ready()
             await stopping.requested.wait()
         return RESTART if stopping.restart else 0
-
-
-class Stopping:
-    """The wish to stop."""
-
-    def __init__(self) -> None:
-        self.requested = asyncio.Event()
-        self.restart = False
-
-    def request(self, restart: bool) -> None:
-        """Begins an orderly stop."""
-        self.restart = restart
-        self.requested.set()
-
-
-@dataclass(frozen=True, slots=True)
-class Host:
-    """Every part, built and not yet serving."""
-
-    home: Home
-    clock: Clock
-    stopping: Stopping
-    database: CentralDatabase
-    routing: Routing
-    channels: dict[tuple[str, str], Channel]
-    terminal: TerminalChannel
-    control: ControlServer
-    delivery: Delivery
-    postmaster: Postmaster
-    intake: Intake
-    fleet: Fleet
-    sweep: Sweep
-    images: Images
-    runtimes: Mapping[RuntimeName, Runtime]
-    watch: MessageWatch
-    facts: Facts
-
-    @classmethod
-    async def build(
-        cls, home: Home, environment: Mapping[str, str], clock: Clock, stack: contextlib.AsyncExitStack
-    ) -> "Host":
-        """Opens what has to be open and connects the parts; `stack` closes them in reverse."""
-        secrets = Secrets()
-        host_log = HostLog(home.logs, secrets)
-        await asyncio.to_thread(host_log.start)
-        stack.push_async_callback(asyncio.to_thread, host_log.stop)
-        database, settings, installation_id = await _open_database(home, environment, clock, stack)
-        current, stopping = CurrentSettings(settings), Stopping()
-        routing = Routing(database)
-        await routing.refresh()
-        reader = Reader()
-        await asyncio.to_thread(reader.start)
-        stack.push_async_callback(asyncio.to_thread, reader.close)
-        keys = KeyStore(environment, home.env_file)
-        if key := await keys.current():
-            secrets.add(key.value)
-        gateway = await asyncio.to_thread(Gateway, keys, environment.get("ANTHROPIC_BASE_URL", DEFAULT_BASE_URL))
-        stack.push_async_callback(gateway.close)
-        broker = Broker(gateway)
-        stack.push_async_callback(broker.close)
-        runtimes: dict[RuntimeName, Runtime] = {
-            RuntimeName.DOCKER: DockerRuntime(installation_id, await asyncio.to_thread(image_tag), home.logs, clock),
-            RuntimeName.PROCESS: ProcessRuntime(installation_id, home.logs, settings.unsafe_no_sandbox, clock),
-        }
-        for runtime in runtimes.values():
-            stack.push_async_callback(runtime.close)
-        channels: dict[tuple[str, str], Channel] = {}
-        outcome = _Late[str, bool | None](None)
-        terminal = TerminalChannel(outcome=outcome)
-        evict = _Late[SessionRef, None](None)
-        pool = MailboxPool(home, clock, evict)
-        stack.push_async_callback(pool.close)
-        delivery = Delivery(channels, DeliveryBooks(pool, database), clock)
-        stack.push_async_callback(delivery.close)
-        signs = TypingSigns(channels, clock)
-        stack.push_async_callback(signs.close)
-        watch = MessageWatch(delivery, signs, terminal, database, pool)
-        outcome.target = watch.outcome
-        due = DueIndex()
-        postmaster = Postmaster(home, pool, reader, delivery, routing, watch, clock, due)
-        ground = Ground(home, database, keys, broker, runtimes, current, clock, _crash_environment(environment))
-        fleet = Fleet(ground, postmaster, clock, current)
-        postmaster.notify = fleet.notify
-        evict.target = fleet.evict
-        images = Images(runtimes[RuntimeName.DOCKER], ground, settings.runtime)
-        return cls(
-            home, clock, stopping, database, routing, channels, terminal, ControlServer(home.control_socket), delivery,
-            postmaster, _intake(home, database, routing, clock, postmaster, delivery), fleet,
-            Sweep(due, fleet, clock, lambda: end_orphans(runtimes, fleet)), images, runtimes, watch,
-            Facts(
-                home, environment, database, routing, fleet, delivery, postmaster, pool, images, current, keys, clock,
-                stopping, channels, ground.preferred),
-        )  # fmt: skip
-
-    @contextlib.asynccontextmanager
-    async def serving(self, grace_seconds: float) -> AsyncIterator[None]:
-        """Serves for as long as the block runs; the end is orderly: nothing new is taken, turns finish, sends
-        finish."""
-        register(self.control, self.facts)
-        self.terminal.register(self.control)
-        await self.control.start()
-        try:
-            await self.images.look()
-            await recover(self.database, self.postmaster, self.delivery, self.fleet, self.runtimes)
-            await self.open_channel(self.terminal)
-            await self.intake.recover()
-            loops = [
-                asyncio.create_task(_for_ever(work), name=name)
-                for name, work in (("fleet", self.fleet.run), ("sweep", self.sweep.run), ("images", self.images.run))
-            ]
-            try:
-                yield
-            finally:
-                await self.intake.close()
-                await self.fleet.close(grace_seconds)
-                await self.delivery.settle(SETTLE_SECONDS)
-                for task in loops:
-                    task.cancel()
-                await asyncio.gather(*loops, return_exceptions=True)
-        finally:
-            for channel in self.channels.values():
-                await channel.teardown()
-            await self.control.stop()
-
-    async def open_channel(self, channel: Channel) -> None:
-        """Has a platform take part from now on; while `serving`, which closes it."""
-        account = (channel.channel_type, channel.account_id)
-
-        async def accept(events: Sequence[InboundEvent], offset: str | None) -> None:
-            if channel is self.terminal:
-                self.watch.accepted(events)
-            await self.intake.accept(*account, events, offset)
-
-        self.channels[account] = channel
-        await channel.setup(accept, self.delivery.attached)
-        self.delivery.channels_changed()
-
-
-A = TypeVar("A")
-R = TypeVar("R")
-
-
-class _Late(Generic[A, R]):
-    """A call whose target is built after its user, because the target stands on the user. Until then it answers
-    `early`."""
-
-    def __init__(self, early: R) -> None:
-        self._early = early
-        self.target: Callable[[A], Awaitable[R]] | None = None
-
-    async def __call__(self, argument: A) -> R:
-        return self._early if self.target is None else await self.target(argument)
-
-
-async def _open_database(
-    home: Home, environment: Mapping[str, str], clock: Clock, stack: contextlib.AsyncExitStack
-) -> tuple[CentralDatabase, Settings, str]:
-    url = url_for(home, environment)
-    if await asyncio.to_thread(migrate.pending, url):
-        await asyncio.to_thread(migrate.migrate, home, url)
-    database = CentralDatabase(url, clock)
-    stack.push_async_callback(database.close)
-    await database.start()
-    now = to_text(clock.now())
-    await database.run(lambda connection: session_folders.ensure_defaults(connection, home, now))
-    values = await database.run(stored_settings.every)
-    if "installation_id" not in values:
-        values["installation_id"] = new_id("i")
-        await database.run(
-            lambda connection: stored_settings.store(connection, "installation_id", values["installation_id"])
-        )
-    return database, Settings.from_sources(environment, values), values["installation_id"]
-
-
-def _intake(
-    home: Home, database: CentralDatabase, routing: Routing, clock: Clock, postmaster: Postmaster, delivery: Delivery
-) -> Intake:
-    async def put(routed: Routed) -> None:
-        session, group = routed.session, routed.agent_group
-
-        def provision() -> None:
-            session_folders.provision(home, session, group)
-
-        await postmaster.put(SessionRef(session.agent_group_id, session.id), [routed.message], provision)
-
-    async def fill() -> None:
-        delivery.add(await database.run(open_outbox))
-
-    def filled() -> None:
-        asyncio.ensure_future(fill())  # noqa: RUF006  what is lost of it is taken up at the next start
-
-    return Intake(database, routing, clock, put, resolvers=load_resolvers(), outbox_filled=filled)
-
-
-async def _for_ever(work: Callable[[], Awaitable[None]]) -> None:
-    """Runs a loop of the host; one that breaks is logged and begun again, because a host without it only looks
-    healthy."""
-    while True:
-        try:
-            await work()
-        except Exception:
-            log.exception("a loop of the host broke and is begun again")
-        await asyncio.sleep(1.0)
-
-
-def _crash_environment(environment: Mapping[str, str]) -> Mapping[str, str]:
-    """Crash points of the runner, where a test names one."""
-    names = {"INNKEEPER_RUNNER_CRASH_AT": "INNKEEPER_CRASH_AT", "INNKEEPER_RUNNER_CRASH_DIR": "INNKEEPER_CRASH_DIR"}
-    return {inner: environment[outer] for outer, inner in names.items() if outer in environment}

@@ -3,7 +3,7 @@
 import asyncio
 import os
 from collections.abc import Awaitable, Callable, Mapping
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 import structlog
 from sqlalchemy import Connection
@@ -38,9 +38,6 @@ from host.views import Query
 from mailboxes.clock import Clock, to_text
 from mailboxes.rows import Address
 
-if TYPE_CHECKING:
-    from host.app import Stopping
-
 T = TypeVar("T")
 Row = dict[str, object]
 
@@ -67,7 +64,7 @@ class Facts:
         settings: CurrentSettings,
         keys: KeyStore,
         clock: Clock,
-        stopping: "Stopping",
+        request_stop: Callable[[bool], None],
         channels: Mapping[tuple[str, str], Channel],
         preferred: Callable[[], RuntimeName],
     ) -> None:
@@ -83,7 +80,7 @@ class Facts:
         self._settings = settings
         self._keys = keys
         self._clock = clock
-        self._stopping = stopping
+        self._request_stop = request_stop
         self._channels = channels
         self._preferred = preferred
         self._since = to_text(clock.now())
@@ -210,7 +207,7 @@ class Facts:
 
     def request_stop(self, *, restart: bool) -> None:
         """Begins an orderly stop."""
-        self._stopping.request(restart)
+        self._request_stop(restart)
 
     async def _look(self, name: str, params: Mapping[str, object]) -> object:
         """A view. It may read every mailbox, so with SQLite it runs in a thread of its own and not in the

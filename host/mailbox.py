@@ -6,16 +6,15 @@ work in one transaction, so that a kill between two statements never shows.
 
 import json
 import sqlite3
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 
+from host.inbound_file import InboundFile
 from host.items import (
     Action,
     Change,
-    InboundHeld,
     Item,
     Refusal,
     SessionRef,
@@ -28,7 +27,6 @@ from host.items import (
 )
 from host.judging import Interrupted, Spoken, Verdict, judge
 from host.reader import BadRow, Snapshot
-from mailboxes import clock, schema
 from mailboxes.crash import crash_at
 from mailboxes.ids import derived_id
 from mailboxes.layout import INBOUND_DB
@@ -41,61 +39,12 @@ _IN_COLUMNS = (
 _OPEN = (InStatus.PENDING, InStatus.PROCESSING)
 
 
-class Mailbox:
+class Mailbox(InboundFile):
     """One session's mailbox as the host writes it."""
 
     def __init__(self, key: SessionRef, folder: Path, now: Callable[[], datetime]) -> None:
+        super().__init__(folder / "inbound" / INBOUND_DB, now)
         self.key = key
-        self._path = folder / "inbound" / INBOUND_DB
-        self._now = now
-        self._connection: sqlite3.Connection | None = None
-        self._floor = 0
-
-    # -- connection
-
-    @property
-    def _db(self) -> sqlite3.Connection:
-        if self._connection is None:
-            self._connection = self._connect()
-        return self._connection
-
-    def _connect(self) -> sqlite3.Connection:
-        with _held_by_the_sandbox():  # rolling back the journal of a killed host takes the same lock as a write
-            connection = schema.open_inbound(self._path)
-        self._floor = connection.execute("SELECT max(seq) FROM deliveries").fetchone()[0] or 0
-        return connection
-
-    def exists(self) -> bool:
-        """Whether the file is there."""
-        return self._connection is not None or self._path.exists()
-
-    def close(self) -> None:
-        """Lets go of the file."""
-        if self._connection is not None:
-            self._connection.close()
-            self._connection = None
-
-    @property
-    def floor(self) -> int:
-        """The highest seq of messages_out that was looked at: reading starts behind it."""
-        if self._connection is None:
-            self._connection = self._connect()
-        return self._floor
-
-    def _stamp(self) -> str:
-        return clock.to_text(self._now())
-
-    def _write(self, work: Callable[[sqlite3.Connection], None], *, durable: bool = True) -> None:
-        """One transaction. Raises InboundHeld where the lock is not to be had in time."""
-        db = self._db
-        try:
-            if not durable:
-                db.execute("PRAGMA synchronous=NORMAL")
-            with _held_by_the_sandbox(), schema.transaction(db):
-                work(db)
-        finally:
-            if not durable:
-                db.execute("PRAGMA synchronous=FULL")
 
     # -- what comes in
 
@@ -517,16 +466,6 @@ class Mailbox:
             (address.channel_type, address.account_id, address.platform_id, address.thread_id),
         ).fetchone()
         return found is not None
-
-
-@contextmanager
-def _held_by_the_sandbox() -> Iterator[None]:
-    try:
-        yield
-    except sqlite3.OperationalError as error:
-        if error.sqlite_errorcode & 0xFF == sqlite3.SQLITE_BUSY:
-            raise InboundHeld(str(error)) from error
-        raise
 
 
 def _none(_: object) -> None:

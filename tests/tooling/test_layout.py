@@ -75,7 +75,7 @@ def test_entry_files_are_thin() -> None:
 
 @pytest.mark.req("R188")
 def test_the_composition_root_decides_nothing() -> None:
-    text = (ROOT / "host" / "app.py").read_text()
+    text = (ROOT / "host" / "assembly.py").read_text()
     assert not re.search(r"\b(SELECT|INSERT|UPDATE|DELETE)\b|\.select\(|Kind\.", text)
 
 

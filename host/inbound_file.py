@@ -1,0 +1,74 @@
+"""One inbound.db, opened when it is used: its connection and its transactions."""
+
+import sqlite3
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import datetime
+from pathlib import Path
+
+from host.items import InboundHeld
+from mailboxes import clock, schema
+
+
+class InboundFile:
+    """The file under host.mailbox. Every call blocks; one thread at a time."""
+
+    def __init__(self, path: Path, now: Callable[[], datetime]) -> None:
+        self._path = path
+        self._now = now
+        self._connection: sqlite3.Connection | None = None
+        self._floor = 0
+
+    @property
+    def _db(self) -> sqlite3.Connection:
+        if self._connection is None:
+            self._connection = self._connect()
+        return self._connection
+
+    def _connect(self) -> sqlite3.Connection:
+        with _held_by_the_sandbox():  # rolling back the journal of a killed host takes the same lock as a write
+            connection = schema.open_inbound(self._path)
+        self._floor = connection.execute("SELECT max(seq) FROM deliveries").fetchone()[0] or 0
+        return connection
+
+    def exists(self) -> bool:
+        """Whether the file is there."""
+        return self._connection is not None or self._path.exists()
+
+    def close(self) -> None:
+        """Lets go of the file."""
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+    @property
+    def floor(self) -> int:
+        """The highest seq of messages_out that was looked at: reading starts behind it."""
+        if self._connection is None:
+            self._connection = self._connect()
+        return self._floor
+
+    def _stamp(self) -> str:
+        return clock.to_text(self._now())
+
+    def _write(self, work: Callable[[sqlite3.Connection], None], *, durable: bool = True) -> None:
+        """One transaction. Raises InboundHeld where the lock is not to be had in time."""
+        db = self._db
+        try:
+            if not durable:
+                db.execute("PRAGMA synchronous=NORMAL")
+            with _held_by_the_sandbox(), schema.transaction(db):
+                work(db)
+        finally:
+            if not durable:
+                db.execute("PRAGMA synchronous=FULL")
+
+
+@contextmanager
+def _held_by_the_sandbox() -> Iterator[None]:
+    try:
+        yield
+    except sqlite3.OperationalError as error:
+        if error.sqlite_errorcode & 0xFF == sqlite3.SQLITE_BUSY:
+            raise InboundHeld(str(error)) from error
+        raise

@@ -2,7 +2,7 @@
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Generic, TypeVar
 
 from host import sessions as session_folders
@@ -137,13 +137,13 @@ async def _open_database(
 def _intake(
     home: Home, database: CentralDatabase, routing: Routing, clock: Clock, postmaster: Postmaster, delivery: Delivery
 ) -> Intake:
-    async def put(routed: Routed) -> None:
-        session, group = routed.session, routed.agent_group
+    async def put(routed: Sequence[Routed]) -> None:
+        session, group = routed[0].session, routed[0].agent_group
 
         def provision() -> None:
             session_folders.provision(home, session, group)
 
-        await postmaster.put(SessionRef(session.agent_group_id, session.id), [routed.message], provision)
+        await postmaster.put(SessionRef(session.agent_group_id, session.id), [one.message for one in routed], provision)
 
     async def fill() -> None:
         delivery.add(await database.run(open_outbox))

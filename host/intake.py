@@ -10,6 +10,7 @@ import sqlite3
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 
 import structlog
 from sqlalchemy import Connection
@@ -37,6 +38,9 @@ _BACK_OFF_SECONDS = (1.0, 2.0, 5.0, 15.0, 60.0)
 _MAX_BATCH = 500
 """Accepts that share one transaction at most."""
 
+_MAX_PUT = 100
+"""Messages of one session that share one write of its mailbox at most."""
+
 log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 
 
@@ -49,8 +53,9 @@ class Routed:
     message: MessageIn
 
 
-Put = Callable[[Routed], Awaitable[None]]
-"""Writes the mailbox, then rings and wakes; a message id that is there is a no-op. Tried again after an exception."""
+Put = Callable[[Sequence[Routed]], Awaitable[None]]
+"""Writes messages of one session into its mailbox, all or none, then rings and wakes; a message id that is there is a
+no-op. Tried again after an exception."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +89,7 @@ def message_id_of(event: InboundEvent) -> str:
 class Intake:
     """Between the channels and the mailboxes.
 
-    `put` is called once per message, in order per session, different sessions at the same time; in `recover` maybe once
+    `put` gets each message once, in order per session, different sessions at the same time; in `recover` maybe once
     more. `outbox_filled` is called when something for host_outbox was committed.
     """
 
@@ -323,16 +328,18 @@ class Intake:
         queue = self._queues[session_id]
         try:
             while queue and not self._closing:
-                await self._put_until_done(session_id, queue[0])
+                together = list(islice(queue, _MAX_PUT))
+                await self._put_until_done(session_id, together)
                 crash_at("after_put")
-                done = queue.popleft()
-                self._database.ride(ingest_spool.FORGET, {"done": done.message.id})
+                for done in together:
+                    queue.popleft()
+                    self._database.ride(ingest_spool.FORGET, {"done": done.message.id})
         finally:
             del self._writers[session_id]
             if not queue:
                 del self._queues[session_id]
 
-    async def _put_until_done(self, session_id: str, routed: Routed) -> None:
+    async def _put_until_done(self, session_id: str, routed: Sequence[Routed]) -> None:
         tries = 0
         while True:
             try:
@@ -340,10 +347,10 @@ class Intake:
                 return
             except (OSError, sqlite3.Error, InboundHeld) as error:
                 log.warning(
-                    "a mailbox cannot be written yet", session=session_id, message=routed.message.id, reason=str(error)
+                    "a mailbox cannot be written yet", session=session_id, messages=len(routed), reason=str(error)
                 )
             except Exception:
-                log.exception("a mailbox cannot be written yet", session=session_id, message=routed.message.id)
+                log.exception("a mailbox cannot be written yet", session=session_id, messages=len(routed))
             self._backing_off.add(session_id)
             try:
                 if self._closing:

@@ -47,7 +47,7 @@ def texts(home: Home) -> list[str]:
 @pytest.mark.req("R024", "R031")
 @pytest.mark.fault(17)
 @pytest.mark.parametrize(
-    ("point", "written"), [("after_ingest", []), ("after_put", ["1"])], ids=["after_ingest", "after_put"]
+    ("point", "written"), [("after_ingest", []), ("after_put", ["1", "2"])], ids=["after_ingest", "after_put"]
 )
 async def test_a_kill_between_commit_and_mailbox_loses_nothing_and_doubles_nothing(
     tmp_path: Path, home: Home, clock: FakeClock, monkeypatch: pytest.MonkeyPatch, point: str, written: list[str]

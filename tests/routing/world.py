@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -83,22 +83,23 @@ class Inboxes:
     failed: asyncio.Event = field(default_factory=asyncio.Event)
     woken: list[str] = field(default_factory=list)
 
-    async def put(self, routed: Routed) -> None:
+    async def put(self, routed: Sequence[Routed]) -> None:
         """Provision, write, wake."""
         self.tries += 1
-        address = routed.message.address
+        address = routed[0].message.address
         if address is not None and address.platform_id in self.broken:
             self.failed.set()
             raise OSError("no space left on device")
         await asyncio.to_thread(self.write, routed)
-        self.woken.append(routed.session.id)
+        self.woken += [one.session.id for one in routed]
 
-    def write(self, routed: Routed) -> None:
+    def write(self, routed: Sequence[Routed]) -> None:
         """The blocking half."""
-        folder = provision(self.home, routed.session, routed.agent_group)
-        mailbox = Mailbox(SessionRef(routed.session.agent_group_id, routed.session.id), folder, self.clock.now)
+        session = routed[0].session
+        folder = provision(self.home, session, routed[0].agent_group)
+        mailbox = Mailbox(SessionRef(session.agent_group_id, session.id), folder, self.clock.now)
         try:
-            mailbox.put([routed.message])
+            mailbox.put([one.message for one in routed])
         finally:
             mailbox.close()
 

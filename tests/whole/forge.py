@@ -15,6 +15,7 @@ import sys
 import host.app  # noqa: F401  what the forks start with
 import mailboxes.crash
 from host.cli.main import main
+from tests.fire import seams
 
 
 def _become_host(environment: dict[str, str], output: str) -> None:
@@ -25,6 +26,8 @@ def _become_host(environment: dict[str, str], output: str) -> None:
     for number, source in ((0, null), (1, descriptor), (2, descriptor)):
         os.dup2(source, number)
     importlib.reload(mailboxes.crash)  # its crash point is this process's, not the forge's
+    if "INNKEEPER_TEST_SEAMS" in os.environ:
+        seams.install(os.environ.pop("INNKEEPER_TEST_SEAMS"))
     sys.argv = ["host", "up"]
     main()
 

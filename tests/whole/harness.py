@@ -4,13 +4,15 @@ import asyncio
 import contextlib
 import json
 import os
+import queue
 import secrets
 import signal
 import sqlite3
+import subprocess
 import sys
+import threading
 from collections.abc import AsyncIterator, Callable, Mapping
 from pathlib import Path
-from typing import Self
 
 from host.control import AsyncControlClient
 from host.control_client import ConnectionLost, HostAbsent
@@ -21,51 +23,63 @@ DEADLINE = 30.0
 
 
 class Forge:
-    """The process that host processes are forked from (tests/whole/forge.py)."""
+    """The process that host processes are forked from (tests/whole/forge.py); one serves every loop of a test run."""
 
     def __init__(self) -> None:
-        self._process: asyncio.subprocess.Process | None = None
-        self._reader: asyncio.Task[None] | None = None
-        self._started: asyncio.Queue[int] = asyncio.Queue()
-        self._ended: dict[int, asyncio.Future[int]] = {}
-
-    async def __aenter__(self) -> Self:
-        self._process = await asyncio.create_subprocess_exec(
-            sys.executable, "-m", "tests.whole.forge", stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "tests.whole.forge"], stdin=subprocess.PIPE, stdout=subprocess.PIPE
         )
-        self._reader = asyncio.create_task(self._read())
-        return self
+        self._started: queue.SimpleQueue[int] = queue.SimpleQueue()
+        self._codes: dict[int, int] = {}
+        self._waiting: dict[int, tuple[asyncio.AbstractEventLoop, asyncio.Future[int]]] = {}
+        self._lock = threading.Lock()
+        self._reader = threading.Thread(target=self._read)
+        self._reader.start()
 
-    async def __aexit__(self, *_: object) -> None:
-        assert self._process is not None
+    def close(self) -> None:
+        """Ends the forge; the hosts that it made have ended."""
         assert self._process.stdin is not None
-        assert self._reader is not None
-        self._process.stdin.close()
-        await self._process.wait()
-        await self._reader
-
-    async def _read(self) -> None:
-        assert self._process is not None
         assert self._process.stdout is not None
-        while line := await self._process.stdout.readline():
+        self._process.stdin.close()
+        self._process.wait()
+        self._reader.join()
+        self._process.stdout.close()
+
+    def _read(self) -> None:
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
             told = json.loads(line)
             if "started" in told:
-                self._started.put_nowait(told["started"])
-            else:
-                pid, code = told["ended"]
-                self._end_of(pid).set_result(code)
-
-    def _end_of(self, pid: int) -> "asyncio.Future[int]":
-        return self._ended.setdefault(pid, asyncio.get_running_loop().create_future())
+                self._codes.pop(told["started"], None)  # of an earlier process that had this number
+                self._started.put(told["started"])
+                continue
+            pid, code = told["ended"]
+            with self._lock:
+                self._codes[pid] = code
+                waiting = self._waiting.pop(pid, None)
+            if waiting is not None:
+                loop, future = waiting
+                loop.call_soon_threadsafe(_settle, future, code)
 
     async def start(self, environment: Mapping[str, str], output: Path) -> tuple[int, "asyncio.Future[int]"]:
         """A new host process, and its exit code to come."""
-        assert self._process is not None
         assert self._process.stdin is not None
         request = {"environment": dict(environment), "output": str(output)}
         self._process.stdin.write(json.dumps(request).encode() + b"\n")
-        pid = await self._started.get()
-        return pid, self._end_of(pid)
+        self._process.stdin.flush()
+        pid = await asyncio.to_thread(self._started.get)
+        future: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        with self._lock:
+            if (code := self._codes.get(pid)) is not None:
+                future.set_result(code)
+            else:
+                self._waiting[pid] = (asyncio.get_running_loop(), future)
+        return pid, future
+
+
+def _settle(future: "asyncio.Future[int]", code: int) -> None:
+    if not future.done():
+        future.set_result(code)
 
 
 class HostProcess:

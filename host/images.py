@@ -64,27 +64,29 @@ class Images:
             self.state, self.problem = "no engine", " ".join(probe.problems)
             log.info("containers cannot be used", reason=self.problem)
             return
-        try:
+        with contextlib.suppress(BuildFailed, RuntimeUnavailable):  # it stands in `problem`
             await self.make_ready(_to_log)
-        except (BuildFailed, RuntimeUnavailable) as failed:
-            self.state, self.problem = "the build failed", str(failed)
-            log.error("the agent image could not be built", reason=self.problem)  # noqa: TRY400
-            return
-        self.problem = " ".join(probe.problems)
+            self.problem = " ".join(probe.problems)
 
     async def make_ready(self, progress: Progress) -> tuple[str, bool]:
         """Builds today's image where it is missing; its tag, and whether it was built now. Raises BuildFailed,
         RuntimeUnavailable."""
         async with self._building:
-            tag = image_tag()
-            built = not await asyncio.to_thread(image_exists, tag)
-            if built:
-                self.state = "building the image"
-                await asyncio.to_thread(build, _from_thread(progress))
+            try:
+                tag = await asyncio.to_thread(image_tag)
+                built = not await asyncio.to_thread(image_exists, tag)
+                if built:
+                    self.state = "building the image"
+                    await asyncio.to_thread(build, _from_thread(progress))
+            except (BuildFailed, RuntimeUnavailable) as failed:
+                self.state, self.problem = "the build failed", str(failed)
+                log.error("the agent image could not be built", reason=self.problem)  # noqa: TRY400
+                raise
             self.state, self.problem = "ready", ""
             self._moves.image_ready = True
             if built:
-                await asyncio.to_thread(prune_images, tag)
+                with contextlib.suppress(RuntimeUnavailable):  # the next build does it
+                    await asyncio.to_thread(prune_images, tag)
             return tag, built
 
 

@@ -23,6 +23,8 @@ TYPING_REFRESH_SECONDS = 4.0
 TYPING_LIMIT_SECONDS = 3600.0
 """However a turn ends, its sign does not outlive the longest turn."""
 
+CLEAR_SECONDS = 2.0
+
 KEPT_KEYS = 10_000
 """Terminal messages whose end somebody may wait for."""
 
@@ -65,7 +67,15 @@ class TypingSigns:
         except Exception:  # a sign is a courtesy: a platform that refuses it must not end anything else
             log.exception("typing sign failed", channel=address.channel_type)
         finally:
-            await channel.typing(address, active=False)
+            await self._clear(channel, address)
+
+    async def _clear(self, channel: Channel, address: Address) -> None:
+        """A platform that does not answer must not hold up the end of the host."""
+        try:
+            async with asyncio.timeout(CLEAR_SECONDS):
+                await channel.typing(address, active=False)
+        except Exception:
+            log.exception("typing sign could not be cleared", channel=address.channel_type)
 
 
 class MessageWatch:
@@ -135,6 +145,10 @@ class MessageWatch:
         """Whoever waits for a message waits for the one that goes on with it."""
         for event_key, address in self._keys.pop(message_id, ()):
             self.expect(by, event_key, address)
+
+    def stopped(self, key: SessionRef) -> None:
+        """Nobody works on its messages now."""
+        self._signs.stop(key)
 
     def _teller(self, event_key: str, *, failed: bool) -> Callable[[], None]:
         return lambda: self._terminal.settled(event_key, failed=failed)

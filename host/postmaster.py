@@ -59,6 +59,10 @@ class Listener(Protocol):
         """What a message asked for goes on as the message `by`."""
         ...
 
+    def stopped(self, key: SessionRef) -> None:
+        """The session's sandbox has ended, or did not start."""
+        ...
+
 
 @dataclass(frozen=True, slots=True)
 class Pulled:
@@ -68,6 +72,8 @@ class Pulled:
     counter: bytes
     bad_rows: int
     more: bool
+    claims: bool
+    """The runner has claimed something that is still in its file."""
     wake: bool
     """New rows wait in messages_in."""
 
@@ -141,7 +147,7 @@ class Postmaster:
                 return True
             return False
 
-        def work(mailbox: Mailbox) -> tuple[TakeOver, bytes, float, str | None] | None:
+        def work(mailbox: Mailbox) -> tuple[TakeOver, bytes, Snapshot, str | None] | None:
             image = untrusted.read_outbound(folder / "outbound")
             if image[COUNTER] == known and ended is None:
                 return None
@@ -149,7 +155,7 @@ class Postmaster:
             taken = mailbox.take_over(
                 snapshot, refusal=self._refusal(key, mailbox), reserve=reserve, counted=counted, ended=ended
             )
-            return taken, image[COUNTER], snapshot.spent_seconds, mailbox.next_due()
+            return taken, image[COUNTER], snapshot, mailbox.next_due()
 
         try:
             done = await self._pool.call(key, work)
@@ -158,11 +164,13 @@ class Postmaster:
             raise
         if done is None:
             return None
-        taken, counter, spent, due = done
+        taken, counter, snapshot, due = done
         self._due.set(key, due)
-        self._budgets.setdefault(key, Budget()).spend(self._clock.monotonic(), spent)
+        self._budgets.setdefault(key, Budget()).spend(self._clock.monotonic(), snapshot.spent_seconds)
         self._hand_on(key, taken)
-        return Pulled(taken.state, counter, len(taken.bad_rows), taken.more, taken.written_in)
+        return Pulled(
+            taken.state, counter, len(taken.bad_rows), taken.more, claims=bool(snapshot.claims), wake=taken.written_in
+        )
 
     def rest(self, key: SessionRef) -> float:
         """Seconds to wait before this session may be read again: reading costs it its own budget, never another's."""
@@ -170,8 +178,9 @@ class Postmaster:
         return budget.delay(self._clock.monotonic()) if budget else 0.0
 
     def forget(self, key: SessionRef) -> None:
-        """The session has stopped."""
+        """The session's sandbox has ended."""
         self._budgets.pop(key, None)
+        self._listener.stopped(key)
 
     def _refusal(self, key: SessionRef, mailbox: Mailbox) -> Refusal:
         def refusal(row: MessageOut) -> str | None:

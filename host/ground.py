@@ -13,12 +13,13 @@ from host import untrusted
 from host.broker.keys import KeyStore
 from host.broker.server import Broker, Door
 from host.db import agent_groups, sessions
-from host.db.agent_groups import AgentGroup, AgentGroupRefused
-from host.db.engine import CentralDatabase
+from host.db.agent_groups import AgentGroup, AgentGroupRefused, ContainerConfig
+from host.db.engine import CentralDatabase, sqlite_path
 from host.db.sessions import ContainerStatus, Session
-from host.fleet import Prepared
 from host.home import Home
 from host.items import SessionRef
+from host.life import Prepared
+from host.mounts import extra_mounts
 from host.postmaster import COUNTER
 from host.runtime.base import Limits, Runtime, RuntimeName, RuntimeUnavailable, SandboxRefused, SandboxSpec
 from host.settings import CurrentSettings
@@ -34,7 +35,7 @@ def default_provider(*, has_key: bool) -> str:
 
 
 class Ground:
-    """Implements host.fleet.Ground. `extra_environment` is for crash tests alone."""
+    """Implements host.life.Ground. `extra_environment` is for crash tests alone."""
 
     def __init__(
         self,
@@ -81,10 +82,12 @@ class Ground:
         }
         limits = Limits(int(settings.memory_mib) * 1024**2, settings.cpus, int(settings.processes))
         try:
-            spec, counter = await asyncio.to_thread(self._prepare_folders, session, group, environment, limits)
+            config = agent_groups.container_config(group)
+            spec, counter = await asyncio.to_thread(self._prepare_folders, session, group, config, environment, limits)
         except (AgentGroupRefused, session_folders.IdRefused, OSError) as error:
             raise SandboxRefused(str(error)) from error
-        return Prepared(self._runtimes[self.preferred()], spec, counter)
+        turn_seconds = config.timeout or settings.turn_minutes * 60
+        return Prepared(self._runtimes[self.preferred()], spec, counter, turn_seconds)
 
     async def _rows(self, key: SessionRef) -> tuple[Session, AgentGroup]:
         def rows(connection: Connection) -> tuple[Session | None, AgentGroup | None]:
@@ -96,7 +99,12 @@ class Ground:
         return session, group
 
     def _prepare_folders(
-        self, session: Session, group: AgentGroup, environment: Mapping[str, str], limits: Limits
+        self,
+        session: Session,
+        group: AgentGroup,
+        config: ContainerConfig,
+        environment: Mapping[str, str],
+        limits: Limits,
     ) -> tuple[SandboxSpec, bytes]:
         agent = session_folders.provision_group(self._home, group)
         folder = session_folders.provision(self._home, session, group)
@@ -116,8 +124,14 @@ class Ground:
             gid=gid,
             environment=environment,
             limits=limits,
+            extra_mounts=extra_mounts(self._home, group.name, config, self._guarded()),
         )
         return spec, self._counter_of(folder, owner)
+
+    def _guarded(self) -> list[Path]:
+        """Where a database lies that is not in the home."""
+        path = sqlite_path(self._database.url)
+        return [] if path is None else [Path(path).parent]
 
     def _run_folder(self, session_id: str, gid: int | None) -> Path:
         run = self._home.run_folder(session_id)

@@ -53,7 +53,7 @@ async def _open_mailbox(postmaster: Postmaster, key: SessionRef, left: Found | N
                 raise
             await left.sandbox.kill()
             await postmaster.recover(key)
-    except (OSError, sqlite3.Error, InboundHeld) as error:
+    except (OSError, sqlite3.Error, InboundHeld, RuntimeUnavailable) as error:
         log.error("a mailbox could not be opened at start", session=key.session_id, reason=str(error))  # noqa: TRY400  the sentence says it all
 
 

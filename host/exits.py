@@ -1,0 +1,81 @@
+"""Sandboxes that have ended and whose claims are not judged yet.
+
+Until a session's exit is judged no runner may start for it, because a runner drops the claims that it finds.
+"""
+
+import asyncio
+from dataclasses import dataclass, replace
+
+from host.items import SessionRef
+from host.life import Prepared
+from host.postmaster import Postmaster, Pulled
+from host.untrusted import BadFile, JournalActive, TornSnapshot
+from mailboxes.clock import Clock
+
+RECOVER_SECONDS = 30.0
+JUDGE_TRIES = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """How a sandbox ended: a sentence, and whether that counts as a try."""
+
+    reason: str
+    counted: bool
+
+
+class Exits:
+    """Keeps an ending for as long as it could not be judged."""
+
+    def __init__(self, postmaster: Postmaster, clock: Clock) -> None:
+        self._postmaster = postmaster
+        self._clock = clock
+        self._open: dict[SessionRef, Ending] = {}
+
+    def note(self, key: SessionRef, ending: Ending) -> None:
+        """A session's sandbox has ended."""
+        self._open[key] = ending
+
+    def of(self, key: SessionRef) -> Ending:
+        """The ending that waits to be judged. Raises KeyError."""
+        return self._open[key]
+
+    async def judge(self, key: SessionRef, prepared: Prepared) -> Pulled | None:
+        """Reads the mailbox of a runner that is gone to its end and judges the claims; does nothing where that is done.
+
+        A journal that the runner left is rolled back by a sandbox that does nothing else; a bad file is set aside and
+        replaced. Returns the last reading. Raises what `Runtime.start` raises, OSError, sqlite3.Error, InboundHeld.
+        """
+        ending = self._open.get(key)
+        if ending is None:
+            return None
+        spec, pulled = prepared.spec, None
+        for _ in range(JUDGE_TRIES):
+            try:
+                pulled = await self._postmaster.pull(key, counted=ending.counted, ended=ending.reason)
+                while pulled is not None and pulled.more:
+                    pulled = await self._postmaster.pull(key, counted=ending.counted, ended=ending.reason)
+            except JournalActive:
+                await self._roll_back(prepared)
+            except TornSnapshot:
+                await self._clock.sleep(0.01)
+            except BadFile as error:
+                await self._postmaster.replace_bad(key, str(error), uid=spec.uid, gid=spec.gid)
+                break
+            else:
+                break
+        else:
+            reason = "it could not be read after its runner had ended"
+            await self._postmaster.replace_bad(key, reason, uid=spec.uid, gid=spec.gid)
+        self._open.pop(key, None)
+        return pulled
+
+    async def _roll_back(self, prepared: Prepared) -> None:
+        spec = prepared.spec
+        recover = replace(spec, environment={**spec.environment, "RUNNER_MODE": "recover"})
+        sandbox = await prepared.runtime.start(recover)
+        try:
+            async with asyncio.timeout(RECOVER_SECONDS):
+                await sandbox.wait()
+        except TimeoutError:
+            await sandbox.kill()

@@ -202,8 +202,7 @@ class Intake:
         now = to_text(self._clock.now())
         fresh = _unknown_events(connection, batch)
         try:
-            with connection.begin_nested():
-                plan = self._plan(connection, fresh, now)
+            plan = self._plan(connection, fresh, now)
         except IntegrityError:
             # An agent or chat went away behind the snapshot's back.
             self._routing.refresh_in(connection)
@@ -232,7 +231,7 @@ class Intake:
             if isinstance(decision, Deliver):
                 session = found[decision.key]
                 session_id = session.id
-                self._deliver(plan, event, decision, session, now)
+                self._deliver(plan, event, message_id, decision, session, now)
                 trigger = int(decision.trigger)
                 plan.spool.append(Spooled(message_id, event_text.to_json(event), session_id, trigger, now))
             else:
@@ -250,12 +249,14 @@ class Intake:
             )
         return plan
 
-    def _deliver(self, plan: _Plan, event: InboundEvent, decision: Deliver, session: Session, now: str) -> None:
+    def _deliver(
+        self, plan: _Plan, event: InboundEvent, message_id: str, decision: Deliver, session: Session, now: str
+    ) -> None:
         names, name = self._routing.snapshot.display_names, event.sender.display_name
         if decision.principal not in names or (name is not None and names[decision.principal] != name):
             # A later event of this batch that carries no name does not take the name away again.
             plan.people[decision.principal] = name or plan.people.get(decision.principal)
-        message = _message(event, decision.trigger, decision.principal, now)
+        message = _message(event, message_id, decision.trigger, decision.principal, now)
         plan.routed.append(Routed(session, decision.agent_group, message))
 
     @staticmethod
@@ -281,8 +282,11 @@ class Intake:
         found: dict[SessionKey, Session] = {}
         for key in wanted:
             guess = rows.get(guesses.get(key, ""))
-            right = guess is not None and guess.status == "active" and guess.key == key
-            found[key] = guess if right and guess else sessions.find_or_create(connection, key, now, self._node)
+            if guess is not None and guess.status == "active" and guess.key == key:
+                found[key] = guess
+            else:
+                with connection.begin_nested():  # its agent or chat may be gone; the transaction goes on
+                    found[key] = sessions.find_or_create(connection, key, now, self._node)
         return found
 
     # After a restart
@@ -302,7 +306,7 @@ class Intake:
                 connection.execute(ingest_spool.FORGET, {"done": row.message_id})
                 continue
             principal = event.sender.user_id(event.address.channel_type)
-            message = _message(event, bool(row.trigger), principal, row.received_at)
+            message = _message(event, row.message_id, bool(row.trigger), principal, row.received_at)
             plan.routed.append(Routed(session, group, message))
         self._record(connection, plan, now)
         return plan
@@ -376,9 +380,9 @@ def _unknown_events(connection: Connection, batch: Sequence[_Accept]) -> list[In
     return list(order.values())
 
 
-def _message(event: InboundEvent, trigger: bool, principal: str, received_at: str) -> MessageIn:
+def _message(event: InboundEvent, message_id: str, trigger: bool, principal: str, received_at: str) -> MessageIn:
     return MessageIn(
-        id=message_id_of(event),
+        id=message_id,
         kind=event.kind,
         timestamp=received_at,
         content=event_text.content_of(event),

@@ -37,13 +37,22 @@ _KNOWN = select(ingest.c.event_key).where(
     ingest.c.account_id == bindparam("account_id"),
     ingest.c.event_key.in_(bindparam("event_keys", expanding=True)),
 )
+_KNOWN_ONE = select(ingest.c.event_key).where(
+    ingest.c.channel_type == bindparam("channel_type"),
+    ingest.c.account_id == bindparam("account_id"),
+    ingest.c.event_key == bindparam("event_key"),
+)
+"""A list of unknown length is put into the statement's text anew each time; most often there is one event."""
+
 _INSERT = insert(ingest)
 
 
 def known(connection: Connection, channel_type: str, account_id: str, event_keys: Sequence[str]) -> set[str]:
     """Which of these events were taken in before."""
-    parameters = {"channel_type": channel_type, "account_id": account_id, "event_keys": list(event_keys)}
-    return set(connection.execute(_KNOWN, parameters).scalars())
+    account = {"channel_type": channel_type, "account_id": account_id}
+    if len(event_keys) == 1:
+        return set(connection.execute(_KNOWN_ONE, {**account, "event_key": event_keys[0]}).scalars())
+    return set(connection.execute(_KNOWN, {**account, "event_keys": list(event_keys)}).scalars())
 
 
 def record(connection: Connection, rows: Sequence[Ingested]) -> None:

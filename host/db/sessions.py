@@ -101,6 +101,7 @@ _FIND = select(sessions).where(
     sessions.c.session_key == bindparam("session_key"),
     text("status = 'active'"),
 )
+_GET = select(sessions).where(sessions.c.id == bindparam("session_id"))
 _GET_MANY = select(sessions).where(sessions.c.id.in_(bindparam("ids", expanding=True)))
 _TOUCH = update(sessions).where(sessions.c.id == bindparam("session_id")).values(last_active=bindparam("now"))
 
@@ -147,8 +148,11 @@ def get_many(connection: Connection, session_ids: Sequence[str]) -> dict[str, Se
     """The sessions of these ids, by id."""
     if not session_ids:
         return {}
-    rows = connection.execute(_GET_MANY, {"ids": list(session_ids)}).mappings()
-    return {row["id"]: Session(**row) for row in rows}
+    if len(session_ids) == 1:  # a list is put into the statement's text anew each time
+        rows = connection.execute(_GET, {"session_id": session_ids[0]})
+    else:
+        rows = connection.execute(_GET_MANY, {"ids": list(session_ids)})
+    return {row["id"]: Session(**row) for row in rows.mappings()}
 
 
 def active(connection: Connection) -> list[Session]:

@@ -11,6 +11,10 @@ from mailboxes.rows import InStatus, Kind, MessageIn
 RETRY_SECONDS = (5, 10, 20, 40)
 """Back-off before attempts 2 to 5 (ledger R153); the fifth failure is the last."""
 
+REPEATED = 50
+"""So many of the texts that a turn had sent, the last ones, are repeated to the agent that goes on: a runner can send
+without end, and name one turn for all of it."""
+
 _SENT_TEXT = 2000
 """Characters of one sent text that a continuation repeats to the agent."""
 
@@ -114,7 +118,7 @@ def _continuation(turn: Interrupted, tries: int, after: str | None, now: datetim
         message_ids += earlier[0] if earlier else [row.id]
         sent += earlier[1] if earlier else []
     sent += [{"seq": spoken.seq, "text": spoken.text[:_SENT_TEXT]} for spoken in turn.spoken]
-    result = {"turn_id": turn.turn_id, "message_ids": message_ids, "sent": sent}
+    result = {"turn_id": turn.turn_id, "message_ids": message_ids, "sent": sent[-REPEATED:]}
     last = turn.rows[-1]
     return replace(
         last,

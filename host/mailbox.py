@@ -25,7 +25,7 @@ from host.items import (
     system_content,
     text_of,
 )
-from host.judging import Interrupted, Spoken, Verdict, judge
+from host.judging import REPEATED, Interrupted, Spoken, Verdict, judge
 from host.reader import BadRow, Snapshot
 from mailboxes.crash import crash_at
 from mailboxes.ids import derived_id
@@ -37,6 +37,11 @@ _IN_COLUMNS = (
     "account_id, thread_id, content, seq, series_id, slot, trigger, on_wake, source_session, principal"
 )
 _OPEN = (InStatus.PENDING, InStatus.PROCESSING)
+_OPEN_ROWS = "status IN ('pending', 'processing')"
+"""As the index of open rows says it: SQLite uses that index only where it reads these very words."""
+_PROCESSING = "status='processing'"
+_WANTS_A_TURN = f"{_OPEN_ROWS} AND trigger=1"
+_IDS_AT_ONCE = 500
 
 
 class Mailbox(InboundFile):
@@ -230,9 +235,7 @@ class Mailbox(InboundFile):
 
     def _open_claims(self, claims: Sequence[Claim], *, ended: bool) -> list[tuple[MessageIn, Claim]]:
         """The claims that say something new about a row that is open, with the row."""
-        if not claims and not ended:
-            return []
-        rows = self.open_rows()
+        rows = self._open_rows_of([claim.message_id for claim in claims])
         news = []
         for claim in claims:
             row = rows.get(claim.message_id)
@@ -243,7 +246,7 @@ class Mailbox(InboundFile):
             news.append((row, claim))
         if ended:
             claimed = {row.id for row, _ in news}
-            lost = [row for row in rows.values() if row.status == InStatus.PROCESSING and row.id not in claimed]
+            lost = [row for row in self._rows(f"{_PROCESSING} AND {_OPEN_ROWS}") if row.id not in claimed]
             if lost:
                 turn_id = self._turn_that_answered(lost) or f"lost {lost[0].id} {lost[0].tries}"
                 news += [(row, Claim(row.id, row.tries, turn_id, ClaimState.PROCESSING)) for row in lost]
@@ -262,10 +265,21 @@ class Mailbox(InboundFile):
 
     def open_rows(self) -> dict[str, MessageIn]:
         """Every row that is pending or processing, by id, in order of seq."""
-        found = self._db.execute(
-            f"SELECT {_IN_COLUMNS} FROM messages_in WHERE status IN ('pending', 'processing') ORDER BY seq"
-        )
-        return {row["id"]: message_in_of(row) for row in found}
+        return {row.id: row for row in self._rows(_OPEN_ROWS)}
+
+    def _open_rows_of(self, message_ids: Sequence[str]) -> dict[str, MessageIn]:
+        """Those of some messages that are open, by id: what a runner claims costs no look at all that waits."""
+        found: dict[str, MessageIn] = {}
+        for start in range(0, len(message_ids), _IDS_AT_ONCE):
+            ids = message_ids[start : start + _IDS_AT_ONCE]
+            marks = ",".join("?" * len(ids))
+            rows = self._rows(f"id IN ({marks}) AND {_OPEN_ROWS}", ids)
+            found.update({row.id: row for row in rows})
+        return found
+
+    def _rows(self, condition: str, values: Sequence[str] = ()) -> list[MessageIn]:
+        rows = self._db.execute(f"SELECT {_IN_COLUMNS} FROM messages_in WHERE {condition} ORDER BY +seq", values)
+        return [message_in_of(row) for row in rows]
 
     def _follow(
         self,
@@ -298,8 +312,10 @@ class Mailbox(InboundFile):
             self._carry_out(db, turn, judge(turn, self._now()), taken)
 
     def _spoken(self, db: sqlite3.Connection, turn_id: str) -> tuple[Spoken, ...]:
-        rows = db.execute("SELECT seq, kind, content FROM deliveries WHERE turn_id=? ORDER BY seq", (turn_id,))
-        return tuple(Spoken(row["seq"], text_of(row["kind"], row["content"])) for row in rows)
+        last = db.execute(
+            "SELECT seq, kind, content FROM deliveries WHERE turn_id=? ORDER BY seq DESC LIMIT ?", (turn_id, REPEATED)
+        ).fetchall()
+        return tuple(Spoken(row["seq"], text_of(row["kind"], row["content"])) for row in reversed(last))
 
     def _carry_out(self, db: sqlite3.Connection, turn: Interrupted, verdict: Verdict, taken: TakeOver) -> None:
         for update in verdict.updates:
@@ -355,7 +371,8 @@ class Mailbox(InboundFile):
 
     def notice(self, cause: str, text: str) -> Item | None:
         """Tells the chat of the oldest open row something, once per cause."""
-        row = next((row for row in self.open_rows().values() if row.address is not None), None)
+        open_with_chat = f"{_OPEN_ROWS} AND platform_id IS NOT NULL"
+        row = next(iter(self._rows(f"seq = (SELECT min(seq) FROM messages_in WHERE {open_with_chat})")), None)
         if row is None:
             return None
         item: Item | None = None
@@ -448,15 +465,18 @@ class Mailbox(InboundFile):
 
     def next_due(self) -> str | None:
         """When the earliest open row wants a turn: canonical text, "" for at once, None for never."""
-        row = self._db.execute(
-            "SELECT min(coalesce(process_after, '')) FROM messages_in "
-            "WHERE status IN ('pending', 'processing') AND trigger=1"
-        ).fetchone()
+        if self._db.execute(f"SELECT 1 FROM messages_in WHERE {_WANTS_A_TURN} AND process_after IS NULL").fetchone():
+            return ""
+        row = self._db.execute(f"SELECT min(process_after) FROM messages_in WHERE {_WANTS_A_TURN}").fetchone()
         return None if row is None else row[0]
 
     def has_open_rows(self) -> bool:
-        """Whether a message waits or is being worked on now."""
-        return any(self._is_due(row) and row.trigger for row in self.open_rows().values())
+        """Whether a message waits or is being worked on now. Asked every second: a chat may have 100,000 of them."""
+        found = self._db.execute(
+            f"SELECT 1 FROM messages_in WHERE {_WANTS_A_TURN} AND (process_after IS NULL OR process_after <= ?)",
+            (self._stamp(),),
+        ).fetchone()
+        return found is not None
 
     def is_origin(self, address: Address) -> bool:
         """Whether a message of this session ever came from that address."""

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterator
 
 from mailboxes.clock import canonical
-from mailboxes.ids import is_row_id
+from mailboxes.ids import is_derived_id, is_row_id
 from mailboxes.limits import MAX_CONTENT_BYTES, MAX_JSON_DEPTH, MAX_ROWS_PER_READ, MAX_SNAPSHOT_BYTES
 from mailboxes.rows import Activity, ClaimState, Kind
 from mailboxes.schema import PAGE_SIZE, masked_page1, outbound_template
@@ -20,6 +20,10 @@ MAX_BYTES_PER_READ = 1024 * 1024
 MAX_CLAIMS = 2000
 MAX_SEQ = 2**53
 """Beyond it a number is no longer exact for every reader of JSON."""
+
+MAX_LEAP = 10_000_000
+"""How far a seq may lie beyond all that was read. Numbers go on from the highest one ever taken over, so a row that
+came near MAX_SEQ would leave its session none to go on with."""
 
 _MAX_ADDRESS_PART = 512
 _MAX_SHORT_TEXT = 256
@@ -166,6 +170,8 @@ def _rows(
         if seq is not None:
             if seq <= last:
                 raise RefusedFile("the index of seq does not fit its table")
+            if seq > after_seq + MAX_LEAP:
+                raise RefusedFile(f"a seq lies more than {MAX_LEAP} beyond all that was read")
             last = seq
         try:
             parsed = _message_out(row)
@@ -184,8 +190,11 @@ def _message_out(row: Row) -> list[object]:
     seq = _integer(seq, "seq", MAX_SEQ, least=1)
     if seq % 2 == 0:
         raise BadValue("seq is even: those are the host's")
+    row_id = _row_id(row_id, "id")
+    if is_derived_id(row_id):
+        raise BadValue("id has the form of those that the host derives for rows of its own")
     return [
-        _row_id(row_id, "id"),
+        row_id,
         seq,
         _optional(_row_id, turn_id, "turn_id"),
         _optional(_row_id, in_reply_to, "in_reply_to"),

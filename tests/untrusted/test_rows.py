@@ -85,8 +85,6 @@ BAD_ROWS: dict[str, tuple[dict[str, object], str]] = {
     "id is a blob": ({"id": b"o-1"}, "id is no text"),
     "turn id is a way out": ({"turn_id": "../../x"}, "turn_id is no row id"),
     "reply id holds a slash": ({"in_reply_to": "a/b"}, "in_reply_to is no row id"),
-    "seq is beyond 2^53": ({"seq": 2**53 + 1}, "seq is no number"),
-    "seq is the largest there is": ({"seq": 2**63 - 1}, "seq is no number"),
     "seq is even": ({"seq": 1000}, "seq is even"),
     "seq is text": ({"seq": "many"}, "seq is no number"),
     "seq is a fraction": ({"seq": 99.5}, "seq is no number"),

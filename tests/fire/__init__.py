@@ -1,0 +1,1 @@
+"""Under fire: hostile sandboxes, and machines that fail, against the whole host."""

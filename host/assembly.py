@@ -90,7 +90,7 @@ async def assemble(home: Home, environment: Mapping[str, str], clock: Clock, sta
     images = Images(runtimes[RuntimeName.DOCKER], ground, settings.runtime)
     return Host(
         home, clock, stopping, database, routing, channels, terminal, ControlServer(home.control_socket), delivery,
-        postmaster, _intake(home, database, routing, clock, postmaster, delivery), fleet,
+        postmaster, await _intake(home, database, routing, clock, postmaster, delivery), fleet,
         Sweep(due, fleet, clock, lambda: end_orphans(runtimes, fleet)), images, runtimes, watch,
         Facts(
             home, environment, database, routing, fleet, delivery, postmaster, pool, images, current, keys, clock,
@@ -134,7 +134,7 @@ async def _open_database(
     return database, Settings.from_sources(environment, values), values["installation_id"]
 
 
-def _intake(
+async def _intake(
     home: Home, database: CentralDatabase, routing: Routing, clock: Clock, postmaster: Postmaster, delivery: Delivery
 ) -> Intake:
     async def put(routed: Sequence[Routed]) -> None:
@@ -151,7 +151,8 @@ def _intake(
     def filled() -> None:
         asyncio.ensure_future(fill())  # noqa: RUF006  what is lost of it is taken up at the next start
 
-    return Intake(database, routing, clock, put, resolvers=load_resolvers(), outbox_filled=filled)
+    resolvers = await asyncio.to_thread(load_resolvers)
+    return Intake(database, routing, clock, put, resolvers=resolvers, outbox_filled=filled)
 
 
 def _crash_environment(environment: Mapping[str, str]) -> Mapping[str, str]:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import structlog
 from sqlalchemy import Connection
+from sqlalchemy.exc import OperationalError
 
 from host import sessions as session_folders
 from host import untrusted
@@ -73,10 +74,11 @@ class Ground:
         session, group = await self._rows(key)
         settings = self._settings.value
         default = settings.provider or default_provider(has_key=await self._keys.current() is not None)
+        zone = await asyncio.to_thread(lambda: settings.zone)  # the first time a zone is read from its file
         environment = {
             "AGENT_PROVIDER": sessions.provider_of(session, group, default),
             "MODEL_ID": group.model or settings.model,
-            "TZ": str(settings.zone),
+            "TZ": str(zone),
             "ASSISTANT_NAME": group.name,
             **self._extra_environment,
         }
@@ -84,8 +86,10 @@ class Ground:
         try:
             config = agent_groups.container_config(group)
             spec, counter = await asyncio.to_thread(self._prepare_folders, session, group, config, environment, limits)
-        except (AgentGroupRefused, session_folders.IdRefused, OSError) as error:
+        except (AgentGroupRefused, session_folders.IdRefused, untrusted.BadFile) as error:
             raise SandboxRefused(str(error)) from error
+        except OSError as error:  # a full disk, a folder that may not be written: somebody can mend it
+            raise RuntimeUnavailable(f"The session's folders cannot be made ready: {error}.") from error
         turn_seconds = config.timeout or settings.turn_minutes * 60
         return Prepared(self._runtimes[self.preferred()], spec, counter, turn_seconds)
 
@@ -170,4 +174,7 @@ class Ground:
                 sessions.set_container_status(connection, key.session_id, status)
 
         if statuses:
-            await self._database.run(write)
+            try:
+                await self._database.run(write)
+            except OperationalError as error:  # a full disk: what runs goes on
+                log.warning("the states of sessions could not be written", reason=str(error.orig))

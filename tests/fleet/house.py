@@ -1,0 +1,214 @@
+"""A whole host but for its sandboxes: the real composition over a real database, real mailboxes and the real reader."""
+
+import asyncio
+import contextlib
+import itertools
+import json
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from typing import Any, cast
+
+from sqlalchemy import Connection, text
+
+from host import sessions as session_folders
+from host.assembly import assemble
+from host.channels.base import Accept, Capabilities, InboundEvent, Sender
+from host.db import agent_groups, messaging_groups, sessions
+from host.db.sessions import SessionKey
+from host.home import Home
+from host.items import SessionRef
+from host.life import Life
+from host.recovery import recover
+from host.runtime.base import Runtime, RuntimeName
+from host.serving import Host
+from mailboxes.clock import to_text
+from mailboxes.ids import new_id
+from mailboxes.rows import Address
+from tests.fakes.clock import FakeClock
+from tests.fakes.recording_channel import RecordingChannel
+from tests.fakes.runner_hand import Hand
+from tests.fakes.runtime import ScriptedRuntime, ScriptedSandbox
+from tests.mailbox.made import row_of, table
+
+DEADLINE = 20.0
+ADA = Sender("1", "Ada")
+
+_numbers = itertools.count()
+
+
+async def until(reached: Callable[[], object]) -> None:
+    """Lets the loop and its threads run until something is so."""
+    async with asyncio.timeout(DEADLINE):
+        while not reached():
+            await asyncio.sleep(0)
+
+
+class Platform(RecordingChannel):
+    """A Telegram bot that shows typing signs."""
+
+    def __init__(self) -> None:
+        super().__init__(Capabilities(typing=True))
+        self.accept: Accept | None = None
+        self.signs: list[tuple[str, bool]] = []
+        self.sign_fails: Exception | None = None
+
+    async def setup(self, accept: Accept, attached: Callable[[Address], None]) -> None:
+        self.accept = accept
+
+    async def typing(self, address: Address, active: bool) -> None:
+        self.signs.append((address.platform_id, active))
+        if self.sign_fails is not None:
+            raise self.sign_fails
+
+
+class Machine:
+    """What outlives a host: the clock, the engines with their sandboxes, the home."""
+
+    def __init__(self, home: Home, clock: FakeClock, hand: Hand) -> None:
+        self.home = home
+        self.clock = clock
+        self.process = ScriptedRuntime(RuntimeName.PROCESS, hand, clock)
+        self.docker = ScriptedRuntime(RuntimeName.DOCKER, hand, clock)
+
+    @contextlib.asynccontextmanager
+    async def host(self, chats: Sequence[str] = ("42",), **environment: str) -> AsyncIterator["House"]:
+        """A host from its start to its orderly end, or until `die`."""
+        async with contextlib.AsyncExitStack() as stack:
+            variables = {"INNKEEPER_RUNTIME": "process", **environment}
+            host = await assemble(self.home, variables, self.clock, stack)
+            runtimes = cast("dict[RuntimeName, Runtime]", host.runtimes)
+            runtimes |= {RuntimeName.PROCESS: self.process, RuntimeName.DOCKER: self.docker}
+            house = House(self, host)
+            await house.add_chats(chats)
+            await recover(host.database, host.postmaster, host.delivery, host.fleet, host.runtimes)
+            await host.open_channel(house.channel)
+            await host.intake.recover()
+            try:
+                yield house
+            finally:
+                await host.intake.close()
+                await host.fleet.close(0.0)
+                await host.delivery.settle(1.0)
+
+
+class House:
+    """One host and the words to play with it."""
+
+    def __init__(self, machine: Machine, host: Host) -> None:
+        self.machine = machine
+        self.clock = machine.clock
+        self.host = host
+        self.fleet = host.fleet
+        self.process = machine.process
+        self.channel = Platform()
+        self.keys: dict[str, SessionRef] = {}
+
+    async def add_chats(self, chats: Sequence[str]) -> None:
+        """Public chats of the agent `main`, each with its session."""
+        now = to_text(self.clock.now())
+
+        def add(connection: Connection) -> list[SessionRef]:
+            group = next(one for one in agent_groups.every(connection) if one.folder == "main")
+            return [_session_of(connection, self.machine.home, group, chat, now) for chat in chats]
+
+        self.keys |= dict(zip(chats, await self.host.database.run(add), strict=True))
+        await self.host.routing.refresh()
+
+    async def send(self, words: str = "hello", chat: str = "42") -> None:
+        """A person writes; returns when it is in the mailbox."""
+        assert self.channel.accept is not None
+        address = Address("telegram", "bot", chat)
+        await self.channel.accept([InboundEvent(f"{chat}:{next(_numbers)}", address, ADA, words)], None)
+        await asyncio.wait_for(self.host.intake.idle(), DEADLINE)
+
+    async def sandbox(self, chat: str = "42", *, after: ScriptedSandbox | None = None) -> ScriptedSandbox:
+        """The live sandbox of a chat, or the one that follows `after`, with its runner there."""
+        key = self.keys[chat]
+
+        def there() -> bool:
+            life = self.fleet.live().get(key)
+            return life is not None and life.sandbox is not None and life.sandbox is not after
+
+        await until(there)
+        found = self.fleet.live()[key].sandbox
+        assert isinstance(found, ScriptedSandbox)
+        await until(lambda: (found.spec.run / "bell.sock").exists())
+        if found._line is None and found.beats:
+            await found.connect()
+            found.recover()
+            await until(lambda: self.life(chat).state is not None)
+        return found
+
+    async def turn(self, chat: str = "42", turn: str = "t-1") -> ScriptedSandbox:
+        """A message and a runner that works on it."""
+        await self.send(chat=chat)
+        sandbox = await self.sandbox(chat)
+        assert sandbox.claim(turn)
+        await until(lambda: self.rows("processing", chat))
+        return sandbox
+
+    def life(self, chat: str = "42") -> Life:
+        return self.fleet.live()[self.keys[chat]]
+
+    def is_gone(self, chat: str = "42") -> bool:
+        return self.keys[chat] not in self.fleet.live()
+
+    def rows(self, status: str | None = None, chat: str = "42") -> list[dict[str, Any]]:
+        """The chat's messages_in."""
+        return [row for row in table(self.folder(chat), "messages_in") if status in (None, row["status"])]
+
+    def row(self, row_id: str, chat: str = "42") -> dict[str, Any]:
+        return row_of(self.folder(chat), row_id)
+
+    def folder(self, chat: str = "42") -> Any:
+        key = self.keys[chat]
+        return self.machine.home.session_folder(key.agent_group_id, key.session_id)
+
+    async def status(self, chat: str = "42") -> str:
+        """container_status in the session's row."""
+        found = await self.host.database.run(lambda c: sessions.get(c, self.keys[chat].session_id))
+        assert found is not None
+        return found.container_status
+
+    async def configure(self, config: Mapping[str, object] | None = None, **columns: str) -> None:
+        """Changes the agent's row."""
+        if config is not None:
+            columns["container_config"] = json.dumps(config)
+        agent = self.keys["42"].agent_group_id
+        await self.host.database.run(lambda c: agent_groups.change(c, agent, **columns))
+
+    async def set_session_provider(self, provider: str) -> None:
+        statement = text("UPDATE sessions SET agent_provider = :provider")
+        await self.host.database.run(lambda c: c.execute(statement, {"provider": provider}) and None)
+
+    async def pass_time(self, seconds: float, step: float = 1.0) -> None:
+        """Lets the host tick through that much time; runners that beat do so."""
+        for _ in range(round(seconds / step)):
+            beating = [one for runtime in (self.process, self.machine.docker) for one in runtime.live() if one.beats]
+            for sandbox in beating:
+                sandbox.beat()
+            await self.clock.advance(step)
+            await self.fleet.tick()
+            await self.host.sweep.tick()
+
+    async def die(self) -> None:
+        """The host is killed: nothing is stopped, nothing is written."""
+        self.fleet._closing = True
+        doomed = [life.task for life in self.fleet.live().values()] + list(self.fleet._held_back.values())
+        for task in doomed:
+            assert task is not None
+            task.cancel()
+        await asyncio.gather(*[task for task in doomed if task is not None], return_exceptions=True)
+
+
+def _session_of(
+    connection: Connection, home: Home, group: agent_groups.AgentGroup, chat: str, now: str
+) -> SessionRef:
+    known = messaging_groups.at(connection, "telegram", "bot", chat)
+    if known is None:
+        known = messaging_groups.create(
+            connection, new_id("c"), "telegram", "bot", chat, now, unknown_sender_policy="public"
+        )
+        session_folders.wire(connection, known, group, now)
+    made = sessions.find_or_create(connection, SessionKey(group.id, known.id), now)
+    session_folders.provision(home, made, group)
+    return SessionRef(made.agent_group_id, made.id)

@@ -4,7 +4,10 @@ Until a session's exit is judged no runner may start for it, because a runner dr
 """
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+
+import structlog
 
 from host.items import SessionRef
 from host.life import Prepared
@@ -14,6 +17,8 @@ from mailboxes.clock import Clock
 
 RECOVER_SECONDS = 30.0
 JUDGE_TRIES = 3
+
+log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,8 +32,9 @@ class Ending:
 class Exits:
     """Keeps an ending for as long as it could not be judged."""
 
-    def __init__(self, postmaster: Postmaster, clock: Clock) -> None:
+    def __init__(self, postmaster: Postmaster, clock: Clock, damaged: Callable[[SessionRef, str], None]) -> None:
         self._postmaster = postmaster
+        self._damaged = damaged
         self._clock = clock
         self._open: dict[SessionRef, Ending] = {}
 
@@ -49,7 +55,7 @@ class Exits:
         ending = self._open.get(key)
         if ending is None:
             return None
-        spec, pulled = prepared.spec, None
+        pulled = None
         for _ in range(JUDGE_TRIES):
             try:
                 pulled = await self._postmaster.pull(key, counted=ending.counted, ended=ending.reason)
@@ -60,18 +66,22 @@ class Exits:
             except TornSnapshot:
                 await self._clock.sleep(0.01)
             except BadFile as error:
-                await self._postmaster.replace_bad(key, str(error), uid=spec.uid, gid=spec.gid)
+                await self._replace_bad(key, prepared, str(error))
                 break
             else:
                 break
         else:
-            reason = "it could not be read after its runner had ended"
-            await self._postmaster.replace_bad(key, reason, uid=spec.uid, gid=spec.gid)
+            await self._replace_bad(key, prepared, "it could not be read after its runner had ended")
         self._open.pop(key, None)
         return pulled
 
+    async def _replace_bad(self, key: SessionRef, prepared: Prepared, reason: str) -> None:
+        self._damaged(key, reason)
+        await self._postmaster.replace_bad(key, reason, uid=prepared.spec.uid, gid=prepared.spec.gid)
+
     async def _roll_back(self, prepared: Prepared) -> None:
         spec = prepared.spec
+        log.info("a commit that was killed in the middle is rolled back", session=spec.session_id)
         recover = replace(spec, environment={**spec.environment, "RUNNER_MODE": "recover"})
         sandbox = await prepared.runtime.start(recover)
         try:

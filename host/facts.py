@@ -99,7 +99,10 @@ class Facts:
                 "home": str(self._home.root),
             },
             "problems": self._problems(),
-            "warnings": [],
+            "warnings": [
+                {"what": f"Session {key.session_id} had trouble and went on: {reason}", "next": "See: host logs"}
+                for key, reason in self._fleet.incidents.items()
+            ],
             "model": await self._model(),
             "sandbox": {
                 "kind": SANDBOX_WORDS[self._preferred()],

@@ -50,12 +50,14 @@ class Fleet:
         self._postmaster = postmaster
         self._clock = clock
         self._settings = settings
-        self._exits = Exits(postmaster, clock)
+        self._exits = Exits(postmaster, clock, self._note_damage)
         self._live: dict[SessionRef, Life] = {}
         self._queue: deque[SessionRef] = deque()
         self._failures: dict[SessionRef, int] = {}
         self._held_back: dict[SessionRef, asyncio.Task[None]] = {}
         self._problems: dict[SessionRef, str] = {}
+        self.incidents: dict[SessionRef, str] = {}
+        """The last thing for which a session's sandbox was killed, or its mailbox replaced; it went on since."""
         self._closing = False
         self._last_tick: float | None = None
         self._changed = asyncio.Event()
@@ -136,7 +138,12 @@ class Fleet:
             "a sandbox has ended", session=life.key.session_id, code=end.code, stopped=life.stopping, detail=end.detail
         )
         reason = life.fault or end.detail or f"The sandbox ended with code {end.code}."
+        if life.fault is not None:
+            self.incidents[life.key] = life.fault
         self._exits.note(life.key, Ending(reason, counted=life.stopping is None and end.code != 0))
+
+    def _note_damage(self, key: SessionRef, reason: str) -> None:
+        self.incidents[key] = f"its outbound mailbox was damaged and set aside: {reason}."
 
     async def _judge(self, life: Life, prepared: Prepared) -> None:
         """Judges an exit. A runner that ended without having claimed a thing would be started for ever, were that not
@@ -224,12 +231,13 @@ class Fleet:
 
     async def tick(self) -> None:
         """Once a second: looks into every live mailbox, writes what changed of the states, ends what is silent, what
-        takes too long and what was idle for long enough."""
+        takes too long and what was idle for long enough: first what was idle for the longest, should others wait."""
         now = self._clock.monotonic()
         stalled = self._last_tick is not None and now - self._last_tick > STALL_SECONDS
         self._last_tick = now
         changed = []
-        for life in list(self._live.values()):
+        wanted = len(self._queue) - sum(1 for life in self._live.values() if life.stopping is not None)
+        for life in sorted(self._live.values(), key=lambda life: life.idle_since):
             if stalled:
                 life.stalled()
             life.look()
@@ -244,18 +252,19 @@ class Fleet:
             if reason := life.overdue():
                 log.error("a sandbox is killed", session=life.key.session_id, reason=reason)
                 life.kill(reason)
-            elif self._may_go(life) and not await self._has_work(life.key) and self._may_go(life):
+            elif self._may_go(life, wanted) and not await self._has_work(life.key) and self._may_go(life, wanted):
                 life.stop("idle")
+                wanted -= 1
         await self._ground.set_status([(life.key, status) for life, status in changed])
         for life, status in changed:
             life.written = status
 
-    def _may_go(self, life: Life) -> bool:
-        """Idle for long enough, or idle in a runtime that is no longer the one to use."""
+    def _may_go(self, life: Life, wanted: int) -> bool:
+        """Idle for long enough, or idle while others want its place, or in a runtime that is no longer the one to use."""
         assert life.runtime is not None
         idle = self._clock.monotonic() - life.idle_since
         moves = life.runtime.name != self._ground.preferred()
-        return not life.busy and (moves or idle > self._settings.value.idle_minutes * 60)
+        return not life.busy and (wanted > 0 or moves or idle > self._settings.value.idle_minutes * 60)
 
     # -- stop
 

@@ -18,6 +18,7 @@ class InboundFile:
         self._now = now
         self._connection: sqlite3.Connection | None = None
         self._floor = 0
+        self._opened: tuple[int, int] | None = None
 
     @property
     def _db(self) -> sqlite3.Connection:
@@ -29,7 +30,21 @@ class InboundFile:
         with _held_by_the_sandbox():  # rolling back the journal of a killed host takes the same lock as a write
             connection = schema.open_inbound(self._path)
         self._floor = connection.execute("SELECT max(seq) FROM deliveries").fetchone()[0] or 0
+        self._opened = self._identity()
         return connection
+
+    def notice_replaced(self) -> None:
+        """Lets go of a file that is no longer the one at its path: the folder was removed, moved, or put back from a
+        copy. Writing on would go into a file that nobody can see."""
+        if self._connection is not None and self._identity() != self._opened:
+            self.close()
+
+    def _identity(self) -> tuple[int, int] | None:
+        try:
+            status = self._path.stat()
+        except OSError:
+            return None
+        return status.st_dev, status.st_ino
 
     def exists(self) -> bool:
         """Whether the file is there."""

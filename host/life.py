@@ -209,9 +209,8 @@ class Life:
             except (TornSnapshot, JournalActive):
                 continue  # the next ring or poll sees it whole
             except BadFile as error:
-                # It cannot be believed: it goes, and a fresh one is made when its exit is judged.
-                log.error("a session's outbound mailbox is bad", session=self.key.session_id, reason=str(error))  # noqa: TRY400
-                self.kill(str(error))
+                # It cannot be believed: it goes, and a fresh one is made, and told of, when its exit is judged.
+                self.kill(f"The agent's sandbox spoiled its mailbox: {error}.")
                 return
             except Exception as error:
                 # The edge of one session's reading: the next ring or poll tries again, and nobody else is held up.

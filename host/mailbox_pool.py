@@ -110,4 +110,5 @@ class MailboxPool:
 def _use(work: Callable[[Mailbox], T], mailbox: Mailbox, surplus: list[Mailbox]) -> T:
     for unused in surplus:
         unused.close()
+    mailbox.notice_replaced()
     return work(mailbox)

@@ -241,7 +241,7 @@ class Postmaster:
                 empty, refusal=lambda _: None, reserve=lambda _: False, counted=True, ended="its mailbox was damaged."
             )
             text = "My mailbox was damaged and has been replaced; I go on with what was unfinished."
-            notice = mailbox.notice(f"bad mailbox {stamp}", text)
+            notice = mailbox.notice("bad mailbox", text)  # once for each message that waits, however often it happens
             if notice is not None:
                 taken.items.append(notice)
             return taken

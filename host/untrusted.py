@@ -6,6 +6,7 @@ no container can write in it, so that renaming `outbound` there is safe.
 """
 
 import errno
+import itertools
 import json
 import os
 import shutil
@@ -241,9 +242,13 @@ def _give(path: Path, uid: int | None, gid: int | None) -> None:
 def set_aside_outbound(session_folder: Path, stamp: str) -> Path | None:
     """Renames a bad outbound/ to ``outbound.bad-<stamp>`` and returns that path; None where there is none.
 
-    `stamp` is any text that may stand in a file name and was not used before for this session.
+    `stamp` is any text that may stand in a file name; a number is added to one that is taken.
     """
     aside = session_folder / f"{OUTBOUND}.bad-{stamp}"
+    for number in itertools.count(2):
+        if not os.path.lexists(aside):
+            break
+        aside = session_folder / f"{OUTBOUND}.bad-{stamp}-{number}"
     try:
         (session_folder / OUTBOUND).rename(aside)
     except FileNotFoundError:

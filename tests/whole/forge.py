@@ -11,6 +11,7 @@ import os
 import select
 import signal
 import sys
+import traceback
 
 import host.app  # noqa: F401  what the forks start with
 import mailboxes.crash
@@ -71,6 +72,8 @@ def _serve() -> None:
                     _become_host(**request)
                 except SystemExit as end:
                     os._exit(end.code if isinstance(end.code, int) else 1)
+                except BaseException:  # nobody else would see it
+                    traceback.print_exc()
                 finally:
                     os._exit(70)
             _tell({"started": pid})

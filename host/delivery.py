@@ -11,7 +11,7 @@ import heapq
 import json
 import random
 import threading
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Protocol, cast
@@ -19,7 +19,7 @@ from typing import Protocol, cast
 import structlog
 
 from host.channels.base import Channel, EditingChannel, NobodyAttached, NotSent, OutcomeUnknown, Outgoing
-from host.items import Change, Item, text_of
+from host.items import Change, Item, SessionRef, text_of
 from host.splitting import split_text
 from mailboxes import clock as clocks
 from mailboxes.crash import crash_at
@@ -35,6 +35,9 @@ MAX_ATTEMPTS = 5
 
 MAX_UNKNOWN = 2
 """A chunk of unknown outcome is sent once more, and counted; unknown again, it is a dead letter."""
+
+_QUICKLY_SPLIT = 16_384
+"""Characters that are split on the event loop; a longer text goes to a thread."""
 
 _DEFERRED_CHECK_SECONDS = 60.0
 """The longest wait for what is due later, so that a wall clock that jumps is noticed."""
@@ -96,6 +99,7 @@ class Delivery:
         self._later_changed = asyncio.Event()
         self._count = 0
         self._known: set[str] = set()
+        self._held: Counter[SessionRef | None] = Counter()
         self._timer: asyncio.Task[None] | None = None
 
     # -- reservations: asked from worker threads while a take-over commits
@@ -124,6 +128,7 @@ class Delivery:
             if item.id in self._known:
                 continue
             self._known.add(item.id)
+            self._held[item.session] += len(item.content)
             if item.due is not None and item.due > now and not item.reserved and item.attempts == 0:
                 self._count += 1
                 heapq.heappush(self._later, (item.due, self._count, item))
@@ -154,6 +159,10 @@ class Delivery:
     def waiting(self) -> dict[Address, str]:
         """The addresses that are held up, with the reason in a few words."""
         return {address: lane.waiting_for for address, lane in self._lanes.items() if lane.waiting_for}
+
+    def held(self, session: SessionRef) -> int:
+        """Characters of a session's that are queued here, in memory."""
+        return self._held[session]
 
     async def settle(self, seconds: float) -> None:
         """Waits until nothing is being sent, at most that long; what is in back-off or waits for somebody stays
@@ -207,13 +216,19 @@ class Delivery:
                     entry.reached()
                 else:
                     await self._deliver_or_log(entry, lane)
-                    self._known.discard(entry.id)
+                    self._let_go(entry)
                 lane.items.popleft()
             with self._lock:
                 if not lane.items:
                     self._busy.discard(address)
                     del self._lanes[address]
                     return
+
+    def _let_go(self, item: Item) -> None:
+        self._known.discard(item.id)
+        self._held[item.session] -= len(item.content)
+        if not self._held[item.session]:
+            del self._held[item.session]
 
     async def _deliver_or_log(self, item: Item, lane: _Lane) -> None:
         try:
@@ -242,9 +257,7 @@ class Delivery:
         if operation is not None:
             await self._operate(channel, str(operation), item, lane)
             return
-        chunks = split_text(
-            text_of(item.kind, item.content), channel.capabilities.max_text, utf16=channel.capabilities.utf16
-        )
+        chunks = await self._chunks(channel, item)
         if not chunks:
             await self._record(item, DeliveryState.SENT)
         while item.chunks_done < len(chunks):
@@ -259,6 +272,14 @@ class Delivery:
                 # The intent of the next chunk rides on the record of this one.
                 await self._record(item, DeliveryState.SENDING)
             item = replace(item, state=DeliveryState.SENDING, reserved=True)
+
+    @staticmethod
+    async def _chunks(channel: Channel, item: Item) -> list[str]:
+        text, most, utf16 = text_of(item.kind, item.content), channel.capabilities.max_text, channel.capabilities.utf16
+        if len(text) <= _QUICKLY_SPLIT:
+            return split_text(text, most, utf16=utf16)
+        # 240,000 line breaks behind an open fence take 0.15 s.
+        return await asyncio.to_thread(split_text, text, most, utf16=utf16)
 
     async def _send(self, channel: Channel, item: Item, outgoing: Outgoing, lane: _Lane) -> tuple[Item, list[str]]:
         """Gets one chunk out, however often that takes. Raises _GivenUp."""

@@ -114,6 +114,8 @@ class Fleet:
     async def _run(self, life: Life) -> None:
         key = life.key
         try:
+            if self._postmaster.is_full(key):
+                raise RuntimeUnavailable("Too much of what I said has not been delivered yet.")
             prepared = await self._ground.prepare(key)
             await self._exits.judge(key, prepared)
             self._ended(life, await life.run(prepared))

@@ -134,7 +134,10 @@ class Life:
         now = self._clock.monotonic()
         if now - self.beat_at > BEAT_LOST_SECONDS:
             return f"The agent gave no sign of life for {BEAT_LOST_SECONDS:g} seconds."
-        if self.state and self.state.state == Activity.BUSY and now - self.turn_since > self._turn_seconds:
+        at_work = (
+            self.state is None or self.state.state == Activity.BUSY
+        )  # one that never says a thing beats on as well
+        if at_work and now - self.turn_since > self._turn_seconds:
             return f"The turn took longer than {self._turn_seconds / 60:g} minutes."
         return None
 
@@ -197,6 +200,7 @@ class Life:
             await self.line.listen(heard)
             self.line.close()
             self.line = None
+            await asyncio.sleep(bell.WINDOW_SECONDS)  # ringing by ever new connections costs the ringer alone, too
 
     async def _pull_on_rings(self) -> None:
         while True:

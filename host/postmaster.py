@@ -5,8 +5,10 @@ It starts and stops no sandbox: `notify` (the fleet's) is told when a session ha
 
 import asyncio
 import json
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Protocol
 
 import structlog
@@ -27,6 +29,10 @@ from mailboxes.clock import Clock
 from mailboxes.rows import Address, Kind, MessageIn, MessageOut, RunnerState
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
+
+MAX_HELD = 16 * 1024 * 1024
+"""Characters of one session that may wait to be delivered before nothing more is taken over from it: they lie in
+memory, and where nobody is attached nothing ever goes."""
 
 COUNTER = slice(24, 28)
 """Where a database image holds its change counter."""
@@ -138,8 +144,11 @@ class Postmaster:
         return await to_the_end(self._pull(key, counted=counted, ended=ended, known=known))
 
     async def _pull(self, key: SessionRef, *, counted: bool, ended: str | None, known: bytes | None) -> Pulled | None:
+        if ended is None and self.is_full(key):
+            return None  # the runner waits for us, as it does whenever its file is full
         folder = self._home.session_folder(key.agent_group_id, key.session_id)
         reserved: list[Address] = []
+        spent: list[float] = []
 
         def reserve(address: Address) -> bool:
             if self._delivery.reserve(address):
@@ -148,10 +157,11 @@ class Postmaster:
             return False
 
         def work(mailbox: Mailbox) -> tuple[TakeOver, bytes, Snapshot, str | None] | None:
-            image = untrusted.read_outbound(folder / "outbound")
+            image = _read(folder, spent)
             if image[COUNTER] == known and ended is None:
                 return None
             snapshot = self._reader.read(image, mailbox.floor)
+            spent.append(snapshot.spent_seconds)
             taken = mailbox.take_over(
                 snapshot, refusal=self._refusal(key, mailbox), reserve=reserve, counted=counted, ended=ended
             )
@@ -162,15 +172,20 @@ class Postmaster:
         except BaseException:
             self._delivery.release(reserved)
             raise
+        finally:
+            self._budgets.setdefault(key, Budget()).spend(self._clock.monotonic(), sum(spent))
         if done is None:
             return None
         taken, counter, snapshot, due = done
         self._due.set(key, due)
-        self._budgets.setdefault(key, Budget()).spend(self._clock.monotonic(), snapshot.spent_seconds)
         self._hand_on(key, taken)
         return Pulled(
             taken.state, counter, len(taken.bad_rows), taken.more, claims=bool(snapshot.claims), wake=taken.written_in
         )
+
+    def is_full(self, key: SessionRef) -> bool:
+        """Whether so much of a session waits to be delivered that it has to wait itself."""
+        return self._delivery.held(key) > MAX_HELD
 
     def rest(self, key: SessionRef) -> float:
         """Seconds to wait before this session may be read again: reading costs it its own budget, never another's."""
@@ -195,9 +210,16 @@ class Postmaster:
         return refusal
 
     def _hand_on(self, key: SessionRef, taken: TakeOver) -> None:
-        for bad in taken.bad_rows:
+        if taken.bad_rows:
+            # One line a reading, however many there are: a container must not wash the log out.
+            bad, others = taken.bad_rows[0], len(taken.bad_rows) - 1
             log.error(
-                "a row of a session was set aside", session=key.session_id, row=bad.id, seq=bad.seq, reason=bad.reason
+                "a row of a session was set aside",
+                session=key.session_id,
+                row=bad.id,
+                seq=bad.seq,
+                reason=bad.reason,
+                others=others,
             )
         for item in taken.items:
             self._listener.spoke(key, item.address)
@@ -206,21 +228,25 @@ class Postmaster:
             self._listener.carried_on(message_id, by)
         for message_id, completed in taken.finished:
             self._listener.finished(key, message_id, completed=completed)
-        for action in taken.actions:
-            asyncio.ensure_future(self._act(key, action.id))  # noqa: RUF006  an action that is lost is taken up at the next start
+        if taken.actions:
+            asyncio.ensure_future(self._act(key))  # noqa: RUF006  an action that is lost is taken up at the next start
 
-    async def _act(self, key: SessionRef, action_id: str) -> None:
+    async def _act(self, key: SessionRef) -> None:
         """Answers the open actions of a session. No action is known yet, and the agent hears so."""
 
-        def work(mailbox: Mailbox) -> str | None:
-            for action in mailbox.open_actions():
-                if action.id == action_id:
-                    log.warning("an agent asked for an unknown action", session=key.session_id, action=action.name)
-                    mailbox.answer_action(action, "error", f"There is no action {action.name!r}.")
-            return mailbox.next_due()
+        def work(mailbox: Mailbox) -> tuple[list[str], str | None]:
+            actions = mailbox.open_actions()
+            for action in actions:
+                mailbox.answer_action(action, "error", f"There is no action {action.name!r}.")
+            return [action.name for action in actions], mailbox.next_due()
 
-        self._due.set(key, await self._pool.call(key, work))
-        self.notify(key)
+        names, due = await self._pool.call(key, work)
+        self._due.set(key, due)
+        if names:
+            log.warning(
+                "an agent asked for an unknown action", session=key.session_id, action=names[0], others=len(names) - 1
+            )
+            self.notify(key)
 
     # -- what went wrong
 
@@ -278,14 +304,27 @@ class Postmaster:
     async def recover(self, key: SessionRef) -> None:
         """Opens a mailbox (which rolls its own journal back), queues what is undelivered and notes when it is due."""
 
-        def work(mailbox: Mailbox) -> tuple[list[Item], list[str], str | None]:
-            return mailbox.open_items(), [action.id for action in mailbox.open_actions()], mailbox.next_due()
+        def work(mailbox: Mailbox) -> tuple[list[Item], bool, str | None]:
+            return mailbox.open_items(), bool(mailbox.open_actions()), mailbox.next_due()
 
-        items, actions, due = await self._pool.call(key, work)
+        items, asked, due = await self._pool.call(key, work)
         self._due.set(key, due)
         self._delivery.add(items)
-        for action_id in actions:
-            await self._act(key, action_id)
+        if asked:
+            await self._act(key)
+
+
+def _read(folder: Path, spent: list[float]) -> bytes:
+    """The image; what it cost goes to `spent`, also where it is torn or has been read before: whoever rings without end
+    pays for every look."""
+    began, used = time.monotonic(), time.thread_time()
+    try:
+        image = untrusted.read_outbound(folder / "outbound")
+    except untrusted.TornSnapshot:
+        spent.append(time.monotonic() - began)  # it waited in between, and held a thread of the pool for so long
+        raise
+    spent.append(time.thread_time() - used)
+    return image
 
 
 class DeliveryBooks:

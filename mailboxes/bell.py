@@ -17,7 +17,7 @@ RING = b"r"
 BEAT = b"b"
 """The runner's sign of life. Any byte counts as one; only RING asks for a look."""
 
-_WINDOW_SECONDS = 0.1
+WINDOW_SECONDS = 0.1
 _WINDOW_PACKETS = 64
 """Past so many packets in a window the listener rests until its end, so that ringing without end costs the ringer
 alone."""
@@ -68,7 +68,7 @@ class Line:
     async def listen(self, heard: Callable[[bytes], None]) -> None:
         """Calls `heard` for every packet until the other side is gone."""
         loop = asyncio.get_running_loop()
-        window_ends, count = loop.time() + _WINDOW_SECONDS, 0
+        window_ends, count = loop.time() + WINDOW_SECONDS, 0
         while True:
             try:
                 packet = await loop.sock_recv(self._connection, 1)
@@ -82,7 +82,7 @@ class Line:
             if now < window_ends and count >= _WINDOW_PACKETS:
                 await asyncio.sleep(window_ends - now)
             if now >= window_ends or count >= _WINDOW_PACKETS:
-                window_ends, count = loop.time() + _WINDOW_SECONDS, 0
+                window_ends, count = loop.time() + WINDOW_SECONDS, 0
 
     def close(self) -> None:
         """Hangs up."""

@@ -133,6 +133,13 @@ def _overwritten(do: Callable[[], object]) -> Callable[[], NoReturn]:
     return attack
 
 
+def _end_in_half_a_page() -> None:
+    with DB.open("r+b") as file:
+        file.truncate(4096 + 100)
+        file.seek(24)
+        file.write(b"\0\0\1\0")  # the change counter: a file that has not changed is not looked at
+
+
 def _swap_for_a_while() -> None:
     """Whole images in turn, each under another inode, as fast as they can be renamed."""
     original = DB.read_bytes()
@@ -272,7 +279,7 @@ def _link_to_the_hosts() -> None:
 ATTACKS: dict[str, Callable[[], object]] = {
     "random": _overwritten(lambda: DB.write_bytes(os.urandom(65536))),
     "truncated": _overwritten(lambda: os.truncate(DB, 100)),
-    "halfpage": _overwritten(lambda: os.truncate(DB, 4096 + 100)),
+    "halfpage": _overwritten(_end_in_half_a_page),
     "huge": _overwritten(lambda: os.truncate(DB, 3 * 1024**3)),
     "missing": _replaced_by(lambda: None),
     "fifo": _replaced_by(lambda: os.mkfifo(DB)),

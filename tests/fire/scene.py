@@ -5,7 +5,6 @@ import contextlib
 import json
 import os
 import shutil
-import signal
 import sqlite3
 import tempfile
 from collections.abc import AsyncIterator, Mapping
@@ -102,6 +101,22 @@ class House:
         assert len(await self.log(CALM, "a sandbox is live")) == 1
         assert {row["tries"] for row in await self.rows(CALM, "SELECT tries FROM messages_in")} == {0}
 
+    async def runners(self, session: str) -> list[int]:
+        """The runner of a session (process runtime), and what it has forked."""
+        mount = f"/{session}/outbound"
+
+        def look() -> list[int]:
+            found = []
+            for entry in Path("/proc").iterdir():
+                with contextlib.suppress(OSError):
+                    is_runner = entry.name.isdigit() and b"agent_runner" in (entry / "cmdline").read_bytes()
+                    if is_runner and (entry / "cmdline").read_bytes().startswith(b"/"):
+                        if mount in (entry / "mountinfo").read_text():
+                            found.append(int(entry.name))
+            return found
+
+        return await asyncio.to_thread(look)
+
     async def close(self) -> None:
         """Lets the terminals go."""
         for terminal in self._terminals.values():
@@ -144,8 +159,3 @@ async def house(
 def _migrated(home: Home) -> None:
     home.prepare()
     migrate.migrate(home, url_for(home, {}))
-
-
-def stop_process(pid: int) -> None:
-    """Holds a process still; it neither runs nor ends."""
-    os.kill(pid, signal.SIGSTOP)

@@ -56,9 +56,8 @@ async def assemble(home: Home, environment: Mapping[str, str], clock: Clock, sta
     reader = Reader()
     await asyncio.to_thread(reader.start)
     stack.push_async_callback(asyncio.to_thread, reader.close)
-    keys = KeyStore(environment, home.env_file)
-    if key := await keys.current():
-        secrets.add(key.value)
+    keys = KeyStore(environment, home.env_file, secrets.add)
+    await keys.current()
     gateway = await asyncio.to_thread(Gateway, keys, environment.get("ANTHROPIC_BASE_URL", DEFAULT_BASE_URL))
     stack.push_async_callback(gateway.close)
     broker = Broker(gateway)

@@ -87,6 +87,12 @@ class Home:
                 )
             if status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
                 raise HomeRefused(f"Others can write {folder}. Run: chmod go-w '{folder}'")
+            _refuse_foreign_parents(folder, setting)
+        for folder in (self.groups, self.sessions, self.logs, self.backups):
+            if folder.is_symlink():
+                raise HomeRefused(
+                    f"{folder} is a link. Put the folder itself there, or move the whole home with --home."
+                )
         deepest = len(os.fsencode(self.run_folder("s"))) + 1 + len(BROKER_SOCKET)
         if deepest > MAX_SOCKET_PATH:
             raise HomeRefused(
@@ -102,6 +108,23 @@ class Home:
             folder.mkdir(mode=0o700, exist_ok=True)
         self.root.chmod(0o700)
         self.check()
+
+
+def _refuse_foreign_parents(folder: Path, setting: str) -> None:
+    """Whoever may rename in a folder above ours can put another in its place at any time after it was looked at.
+
+    A group of people may share the folders above (many systems give each user a group of their own); strangers may not,
+    but where the sticky bit keeps them from each other's.
+    """
+    for parent in folder.resolve().parents:
+        status = parent.stat()
+        if status.st_uid not in {0, os.geteuid()}:
+            raise HomeRefused(
+                f"{parent}, above {folder}, belongs to another user (uid {status.st_uid}), who could exchange it. "
+                f"Choose another with {setting}."
+            )
+        if status.st_mode & stat.S_IWOTH and not status.st_mode & stat.S_ISVTX:
+            raise HomeRefused(f"Everybody can write {parent}, above {folder}. Choose another with {setting}.")
 
 
 def find_home(chosen: str | None, environment: Mapping[str, str]) -> Home:

@@ -4,6 +4,7 @@ import json
 from dataclasses import dataclass, replace
 from datetime import datetime
 
+from host.text import printable
 from mailboxes import clock
 from mailboxes.ids import derived_id
 from mailboxes.rows import InStatus, Kind, MessageIn
@@ -37,6 +38,8 @@ class Interrupted:
     spoken: tuple[Spoken, ...] = ()
     counted: bool = True
     retryable: bool = True
+    theirs: bool = False
+    """The reason is the container's words, which must not be taken for the host's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +106,8 @@ def _carry_on(turn: Interrupted, now: datetime) -> Verdict:
 
 def _notice(turn: Interrupted) -> str:
     reason = turn.reason.rstrip()
+    if turn.theirs:
+        reason = f"The sandbox says: {printable(reason)}"
     if not turn.retryable:
         return reason
     return (

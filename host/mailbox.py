@@ -308,6 +308,7 @@ class Mailbox(InboundFile):
                 self._spoken(db, turn_id),
                 counted=counted,
                 retryable=released is None or released.retryable,
+                theirs=released is not None and bool(released.reason),
             )
             self._carry_out(db, turn, judge(turn, self._now()), taken)
 

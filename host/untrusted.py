@@ -23,6 +23,9 @@ from mailboxes.schema import PAGE_SIZE, masked_page1, outbound_template
 
 OUTBOUND = "outbound"
 
+KEPT_VARIABLES = ("LD_LIBRARY_PATH",)
+"""All that a worker process gets to see of the host's environment, which holds secrets."""
+
 _TRIES = 5
 _PAUSE_SECONDS = 0.001
 _COUNTER = slice(24, 28)
@@ -280,6 +283,7 @@ def _tree_worker(task: str, path: Path, deadline_seconds: float) -> str:
         done = subprocess.run(
             command,
             stdin=subprocess.DEVNULL,
+            env={name: os.environ[name] for name in KEPT_VARIABLES if name in os.environ},
             capture_output=True,
             text=True,
             timeout=deadline_seconds + 1,

@@ -2,7 +2,7 @@
 
 import asyncio
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -29,10 +29,17 @@ def usable(value: str) -> bool:
 
 
 class KeyStore:
-    """The environment's key, else the one in the home's .env, which is read again whenever the file changes."""
+    """The environment's key, else the one in the home's .env, which is read again whenever the file changes.
 
-    def __init__(self, environment: Mapping[str, str], env_file: Path) -> None:
+    `on_key` is told of each new key before anybody can use it.
+    """
+
+    def __init__(
+        self, environment: Mapping[str, str], env_file: Path, on_key: Callable[[str], None] = lambda _value: None
+    ) -> None:
         self._environment = environment
+        self._on_key = on_key
+        self._seen = ""
         self._file = env_file
         self._stamp: tuple[int, int, int] | None = None
         self._from_file = ""
@@ -40,6 +47,9 @@ class KeyStore:
     async def current(self) -> Key | None:
         """The key to use now; None when there is none (an empty one is none: fault 108)."""
         value = self._environment.get(KEY_NAME, "").strip() or (await asyncio.to_thread(self._read)).strip()
+        if value != self._seen:
+            self._seen = value
+            self._on_key(value)
         return Key(value) if usable(value) else None
 
     def _read(self) -> str:

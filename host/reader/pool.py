@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from host.reader.values import READY, REPLY, REQUEST, BadRow, Snapshot
-from host.untrusted import BadFile
+from host.untrusted import KEPT_VARIABLES, BadFile
 from mailboxes.rows import Address, Claim, MessageOut, RunnerState
 
 ANSWER_SECONDS = 0.1
@@ -33,8 +33,6 @@ START_SECONDS = 30.0
 _ADDRESS = [field.name for field in fields(MessageOut)].index("address")
 _MAX_REPLY_BYTES = 16 * 1024 * 1024
 _WORKER = Path(__file__).with_name("worker.py")
-_KEPT_VARIABLES = ("LD_LIBRARY_PATH",)
-"""All that a worker gets to see of the host's environment, which holds secrets."""
 
 
 class ReaderUnavailable(Exception):
@@ -50,7 +48,7 @@ class _Worker:
 
     def __init__(self) -> None:
         ours, theirs = socket.socketpair()
-        environment = {name: os.environ[name] for name in _KEPT_VARIABLES if name in os.environ}
+        environment = {name: os.environ[name] for name in KEPT_VARIABLES if name in os.environ}
         with theirs:
             self.process = subprocess.Popen(
                 [sys.executable, "-I", str(_WORKER)],

@@ -24,6 +24,9 @@ LOG_BYTES = 256 * 1024
 
 _WORDS = 400
 
+LOGS_KEPT = 20
+"""Files of a session's earlier sandboxes that stay."""
+
 INSTALLATION_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}", re.ASCII)
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
 
@@ -82,6 +85,9 @@ def log_path(logs_folder: Path, session_id: str, now: datetime) -> Path:
     """Where the output of a session's sandbox that starts or ends now is kept; its folder is made."""
     folder = logs_folder / session_id
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    # A sandbox that ends and is started again, time after time, must not fill the disk with its last words.
+    for old in sorted(folder.iterdir())[: -LOGS_KEPT + 1]:
+        old.unlink(missing_ok=True)
     return folder / f"{to_text(now).replace(':', '')}.log"
 
 
@@ -93,6 +99,8 @@ def write_log(path: Path, output: bytes) -> None:
 
 
 def last_words(output: bytes) -> str:
-    """The last line of a sandbox's output, printable and cut: why a runner said that it cannot work."""
+    """The last line of a sandbox's output, printable and cut: why a runner said that it cannot work.
+
+    They are marked as what they are: a container can say anything, and these words are shown as the host's."""
     lines = output[-LOG_BYTES:].decode(errors="replace").strip().splitlines()
-    return printable(lines[-1])[:_WORDS] if lines else ""
+    return f"The sandbox says: {printable(lines[-1])[:_WORDS]}" if lines else ""

@@ -9,6 +9,7 @@ keeps its own.
 import asyncio
 import contextlib
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -102,7 +103,8 @@ def cage_arguments(spec: SandboxSpec, place: Place, *, as_root: bool) -> list[st
         ]  # fmt: skip
     else:
         arguments += ["setpriv"]
-    return [*arguments, "--no-new-privs", *_limits(spec, own_user=as_root)]
+    counted_alone = as_root or _counts_by_namespace()
+    return [*arguments, "--no-new-privs", *_limits(spec, counted_alone=counted_alone)]
 
 
 def _environment(spec: SandboxSpec, place: Place) -> dict[str, str]:
@@ -114,14 +116,20 @@ def _outer_environment() -> dict[str, str]:
     return {"PATH": os.environ.get("PATH", _SYSTEM_PATH)}
 
 
-def _limits(spec: SandboxSpec, *, own_user: bool) -> list[str]:
+def _counts_by_namespace() -> bool:
+    """Since Linux 5.14 a limit on processes counts those of the user namespace alone."""
+    major, minor = re.match(r"(\d+)\.(\d+)", os.uname().release + ".0.0").groups()  # type: ignore[union-attr]
+    return (int(major), int(minor)) >= (5, 14)
+
+
+def _limits(spec: SandboxSpec, *, counted_alone: bool) -> list[str]:
     """`prlimit` and its arguments.
 
     Memory is limited as data, per process: the address space of a program with threads says nothing of its memory.
-    Processes are counted per user, so only a user of the agent group's own can have such a limit.
+    Processes are counted per user: only where no others are counted with them can they have such a limit.
     """
     arguments = ["prlimit", f"--data={spec.limits.memory_bytes}", f"--nofile={spec.limits.open_files}", "--core=0"]
-    return [*arguments, f"--nproc={spec.limits.processes}"] if own_user else arguments
+    return [*arguments, f"--nproc={spec.limits.processes}"] if counted_alone else arguments
 
 
 def _folders(path: str) -> Iterator[str]:
@@ -248,7 +256,7 @@ class ProcessRuntime:
         if self.sandboxed:
             return [*cage_arguments(spec, self._place, as_root=self._as_root), *self._command(spec)]
         # Nothing but the parent's death ends a process without a cage.
-        plain = ["setpriv", "--no-new-privs", "--pdeathsig", "KILL", *_limits(spec, own_user=False)]
+        plain = ["setpriv", "--no-new-privs", "--pdeathsig", "KILL", *_limits(spec, counted_alone=False)]
         return [*plain, *self._plain_command(spec)]
 
     async def _spawn(self, arguments: Sequence[str], spec: SandboxSpec, path: Path) -> "_Process":

@@ -63,7 +63,11 @@ def test_a_claim_that_cannot_be_retried_fails_and_the_chat_hears_once(
     assert taken.finished == [("m-1", False), ("m-2", False)]
     assert [row["status"] for row in table(folder, "messages_in")] == ["failed", "failed"]
     (notice,) = taken.items
-    assert (notice.address, notice.by_host, json.loads(notice.content)["text"]) == (CHAT, True, "The key is wrong.")
+    assert (notice.address, notice.by_host, json.loads(notice.content)["text"]) == (
+        CHAT,
+        True,
+        "The sandbox says: The key is wrong.",
+    )
     assert [item.id for item in mailbox.open_items()] == [notice.id]
     assert mailbox.open_items()[0].by_host
     assert row_of(folder, "m-2")["status_changed"] == to_text(clock.now())

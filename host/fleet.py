@@ -7,7 +7,6 @@ before another one starts for its session. Stops made by the host are no try.
 import asyncio
 import contextlib
 import sqlite3
-from collections import deque
 from collections.abc import Iterator, Sequence
 
 import structlog
@@ -52,7 +51,7 @@ class Fleet:
         self._settings = settings
         self._exits = Exits(postmaster, clock, self._note_damage)
         self._live: dict[SessionRef, Life] = {}
-        self._queue: deque[SessionRef] = deque()
+        self._queue: dict[SessionRef, None] = {}  # in order of asking
         self._failures: dict[SessionRef, int] = {}
         self._held_back: dict[SessionRef, asyncio.Task[None]] = {}
         self._problems: dict[SessionRef, str] = {}
@@ -77,12 +76,14 @@ class Fleet:
         """Queues a session for a sandbox unless it has one, waits for one, or is held back."""
         if self._closing or key in self._live or key in self._held_back or key in self._queue:
             return
-        self._queue.append(key)
+        self._queue[key] = None
         self._pump()
 
     def _pump(self) -> None:
         while self._queue and len(self._live) < self._settings.value.max_sandboxes and not self._closing:
-            self._launch(Life(self._queue.popleft(), self._ground, self._postmaster, self._clock))
+            key = next(iter(self._queue))
+            del self._queue[key]
+            self._launch(Life(key, self._ground, self._postmaster, self._clock))
 
     def _launch(self, life: Life) -> None:
         life.changed = self._changed.set

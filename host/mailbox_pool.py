@@ -15,7 +15,7 @@ from host.mailbox import Mailbox
 from mailboxes.clock import Clock
 
 WORKERS = 8
-KEPT_OPEN = 64
+KEPT_OPEN = 256
 """Connections that stay open after use (about 100 KB each)."""
 
 HELD_TRIES = 3
@@ -88,8 +88,11 @@ class MailboxPool:
 
     def _surplus(self) -> list[Mailbox]:
         """The least recently used mailboxes above KEPT_OPEN that nobody uses, taken out of the pool."""
+        surplus = len(self._open) - KEPT_OPEN
+        if surplus <= 0:
+            return []
         idle = [session_id for session_id in self._open if session_id not in self._users]
-        return [self._open.pop(session_id) for session_id in idle[: max(0, len(self._open) - KEPT_OPEN)]]
+        return [self._open.pop(session_id) for session_id in idle[:surplus]]
 
     async def forget(self, key: SessionRef) -> None:
         """Closes a session's files, so that its folder can be moved or mended."""

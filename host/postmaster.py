@@ -312,6 +312,7 @@ class Postmaster:
         self._delivery.add(items)
         if asked:
             await self._act(key)
+        await self._pool.forget(key)  # most sessions stay stopped; what is used is opened again
 
 
 def _read(folder: Path, spent: list[float]) -> bytes:

@@ -132,6 +132,12 @@ def roll_back(workspace: Workspace) -> None:
         connection.execute("SELECT count(*) FROM runner_state")
 
 
+_USED = (
+    "SELECT (SELECT count(*) FROM messages_out), page_count, freelist_count FROM pragma_page_count,"
+    " pragma_freelist_count"
+)
+
+
 class Mailbox:
     """Both files of one session, as the runner may use them."""
 
@@ -297,9 +303,7 @@ class Mailbox:
         return self._fits(rows)
 
     def _fits(self, rows: Sequence[Outgoing]) -> bool:
-        count = self._outbound.execute("SELECT count(*) FROM messages_out").fetchone()[0]
-        pages = self._outbound.execute("PRAGMA page_count").fetchone()[0]
-        free = self._outbound.execute("PRAGMA freelist_count").fetchone()[0]
+        count, pages, free = self._outbound.execute(_USED).fetchone()
         need = sum(len(row.content.encode()) + _ROW_OVERHEAD for row in rows) + _COMMIT_OVERHEAD
         if count and count + len(rows) > MAX_ROWS_PER_READ:
             return False

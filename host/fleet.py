@@ -252,6 +252,8 @@ class Fleet:
                 self._failures.pop(life.key, None)
             if life.status != life.written:
                 changed.append((life, life.status))
+            if life.fault is not None:
+                continue
             if reason := life.overdue():
                 log.error("a sandbox is killed", session=life.key.session_id, reason=reason)
                 life.kill(reason)

@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import shutil
 from collections.abc import Awaitable, Callable, Mapping
 from typing import TypeVar
 
@@ -43,6 +44,9 @@ Row = dict[str, object]
 
 SANDBOX_WORDS = {RuntimeName.DOCKER: "container", RuntimeName.PROCESS: "process"}
 """One word for users, one for the code."""
+
+MIN_FREE_BYTES = 32 * 1024**2
+"""With less on the disk of the home, `status` says that it is full."""
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 
@@ -98,7 +102,7 @@ class Facts:
                 "version": own_version(),
                 "home": str(self._home.root),
             },
-            "problems": self._problems(),
+            "problems": self._problems() + await asyncio.to_thread(_disk_problems, self._home),
             "warnings": [
                 {"what": f"Session {key.session_id} had trouble and went on: {reason}", "next": "See: host logs"}
                 for key, reason in self._fleet.incidents.items()
@@ -232,6 +236,14 @@ def add_agent(connection: Connection, home: Home, name: str, folder: str, now: s
     chat = session_folders.add_chat(connection, address, now, name=f"terminal, {name}")
     session_folders.wire(connection, chat, group, now)
     return group
+
+
+def _disk_problems(home: Home) -> list[Row]:
+    free = shutil.disk_usage(home.root).free
+    if free >= MIN_FREE_BYTES:
+        return []
+    what = f"The disk of {home.root} is full: {free // 1024**2} MiB are left."
+    return [{"what": what, "next": "Make room. What waits goes on by itself."}]
 
 
 def _name(address: Address) -> str:

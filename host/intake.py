@@ -14,10 +14,10 @@ from itertools import islice
 
 import structlog
 from sqlalchemy import Connection
-from sqlalchemy.exc import IntegrityError, OperationalError
+from sqlalchemy.exc import DBAPIError, IntegrityError, OperationalError
 
 from host import event_text
-from host.channels.base import InboundEvent
+from host.channels.base import InboundEvent, NotTaken
 from host.db import agent_groups, channel_offsets, host_outbox, ingest, ingest_spool, sessions, users
 from host.db.agent_groups import AgentGroup
 from host.db.engine import CentralDatabase
@@ -123,7 +123,7 @@ class Intake:
     ) -> None:
         """Takes events of one channel account and its offset; returns when they are committed.
 
-        Raises what the database raised, and then nothing was taken: the platform will bring it again.
+        Raises NotTaken (or what is wrong with the events), and then nothing was taken: the platform will bring it again.
         """
         if self._closing:
             raise RuntimeError("the intake is closed")
@@ -172,15 +172,14 @@ class Intake:
                 for accept in batch:
                     await self._commit([accept])
                 return
+            # Without the statement and its values, which hold what was said.
+            failure = NotTaken(str(error.orig)) if isinstance(error, DBAPIError) else error
             for accept in batch:
                 log.warning(
-                    "events were not taken",
-                    channel=accept.channel_type,
-                    account=accept.account_id,
-                    reason=str(error),
+                    "events were not taken", channel=accept.channel_type, account=accept.account_id, reason=str(failure)
                 )
                 if not accept.future.done():
-                    accept.future.set_exception(error)
+                    accept.future.set_exception(failure)
             return
         crash_at("after_ingest")
         for accept in batch:

@@ -229,6 +229,9 @@ class Life:
         now = self._clock.monotonic()
         self.known = pulled.counter
         self.claimed = self.claimed or pulled.claims
+        if pulled.state is None and self.state is not None:
+            # No runner takes its state back: it still writes into the folder that was there before.
+            self.kill("The session's folder was replaced while its sandbox ran.")
         if pulled.state is not None:
             if self.state is None or pulled.state.beat != self.state.beat:
                 self.beat_at = now

@@ -56,6 +56,11 @@ class InboundEvent:
     chat_name: str | None = None
 
 
+class NotTaken(Exception):
+    """Events could not be committed: nothing of them is kept, and the platform has to bring them again. The text is the
+    reason, as the end of a sentence."""
+
+
 @dataclass(frozen=True, slots=True)
 class Capabilities:
     """What a platform can show. `max_text` counts UTF-16 units where the platform does."""
@@ -86,7 +91,8 @@ class Outgoing:
 
 
 Accept = Callable[[Sequence[InboundEvent], str | None], Awaitable[None]]
-"""Takes events and the platform's offset; returns when they are committed, and only then is the platform told."""
+"""Takes events and the platform's offset; returns when they are committed, and only then is the platform told. Raises
+NotTaken."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,6 +31,7 @@ from host.channels.base import (
     InboundEvent,
     Manifest,
     NobodyAttached,
+    NotTaken,
     OutcomeUnknown,
     Outgoing,
     Sender,
@@ -242,7 +243,12 @@ class TerminalChannel:
             text=text,
             mentioned=True,
         )
-        await self._accept([event], None)
+        try:
+            await self._accept([event], None)
+        except NotTaken as error:
+            raise Failure(
+                Code.FAILED, f"The message was not taken: {error}.", "See `host status`, then send it again."
+            ) from error
         _log.info("terminal message accepted", event_key=event_key, actor=call.actor.name)
         return {"event_key": event_key}
 

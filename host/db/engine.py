@@ -174,17 +174,23 @@ class CentralDatabase:
                 if not calls:
                     return
                 riding, self._riding = self._riding, {}
-            try:
-                outcomes = self._transaction(calls, riding)
-            except BaseException as error:  # noqa: BLE001  the edge of the thread: the callers get it, the thread lives on
-                outcomes = [(call, None, error) for call in calls]
-                with self._lock:
-                    for statement, rows in riding.items():
-                        self._riding.setdefault(statement, []).extend(rows)
+            outcomes = self._outcomes(calls, riding)
             try:
                 loop.call_soon_threadsafe(_settle, outcomes)
             except RuntimeError:
                 log.warning("the loop closed before results of the database reached it", results=len(outcomes))
+
+    def _outcomes(self, calls: list[_Call], riding: dict[Executable, list[Row]]) -> list[_Outcome]:
+        try:
+            return self._transaction(calls, riding)
+        except BaseException as error:  # noqa: BLE001  the edge of the thread: the callers get it, the thread lives on
+            if not riding:
+                return [(call, None, error) for call in calls]
+            with self._lock:
+                for statement, rows in riding.items():
+                    self._riding.setdefault(statement, []).extend(rows)
+            # What rode along may be what failed (a full disk): whoever only reads is served all the same.
+            return self._outcomes(calls, {})
 
     def _transaction(self, calls: list[_Call], riding: dict[Executable, list[Row]]) -> list[_Outcome]:
         with self._engine.begin() as connection:

@@ -72,7 +72,7 @@ def _serve() -> None:
                     _become_host(**request)
                 except SystemExit as end:
                     os._exit(end.code if isinstance(end.code, int) else 1)
-                except BaseException:  # nobody else would see it
+                except Exception:  # noqa: BLE001  nobody else would see it
                     traceback.print_exc()
                 finally:
                     os._exit(70)

@@ -12,11 +12,9 @@ from typing import Any
 
 from agent_runner.transcript import Record
 from mailboxes.clock import from_text
-from mailboxes.rows import Kind, MessageIn
+from mailboxes.rows import CONTINUE_TURN, Kind, MessageIn
 
 SEPARATOR = "\n\n<!-- next section -->\n\n"
-
-CONTINUE = "continue_turn"
 
 _GO_ON = """[CONTINUE]
 Your work on the messages below was interrupted after a part of your answer had been sent. Go on from there: do not
@@ -171,7 +169,7 @@ def _webhook(row: MessageIn, context: Context) -> _Part:
 def _system(row: MessageIn, context: Context) -> _Part:
     content = _parse(row)
     action = _text(row, content, "action")
-    if action == CONTINUE:
+    if action == CONTINUE_TURN:
         return _Part(_continuation(row, content, context))
     status = _attribute(_text(row, content, "status", required=False))
     body = _json(content.get("result"))

@@ -241,7 +241,6 @@ class Runner:
                     transcript=self._transcript,
                     toolbox=self._toolbox,
                     model=setup.model,
-                    working_folder=setup.workspace.home,
                     raw=raw,
                     send=turn.send,
                 )

@@ -11,13 +11,22 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from datetime import datetime
 
-from agent_runner.batching import Batch, Waiting, candidates, cut_batch
+from agent_runner.batching import Batch, Waiting, candidates, cut_batch, starts_turn
 from mailboxes.clock import to_text
 from mailboxes.ids import new_id
 from mailboxes.layout import FILES, INBOUND_DB, OUTBOUND_DB, Workspace
 from mailboxes.limits import MAX_CONTENT_BYTES, MAX_OUTBOUND_BYTES, MAX_ROWS_PER_READ
 from mailboxes.rows import Activity, Address, ClaimState, Kind, MessageIn
-from mailboxes.schema import PAGE_SIZE, HostAway, open_inbound_to_read, open_outbound, reading, transaction
+from mailboxes.schema import (
+    IN_COLUMNS,
+    PAGE_SIZE,
+    HostAway,
+    message_in_of,
+    open_inbound_to_read,
+    open_outbound,
+    reading,
+    transaction,
+)
 
 ANSWER_FILE = "answer.md"
 
@@ -89,36 +98,10 @@ def _text_of(output: Output) -> str:
     return str(value)
 
 
-def _message(row: sqlite3.Row) -> MessageIn:
-    address = None
-    if row["channel_type"] is not None and row["platform_id"] is not None:
-        address = Address(row["channel_type"], row["account_id"] or "", row["platform_id"], row["thread_id"])
-    return MessageIn(
-        id=row["id"],
-        kind=row["kind"],
-        timestamp=row["timestamp"],
-        content=row["content"],
-        address=address,
-        status=row["status"],
-        status_changed=row["status_changed"],
-        process_after=row["process_after"],
-        recurrence=row["recurrence"],
-        tries=row["tries"],
-        seq=row["seq"],
-        series_id=row["series_id"],
-        slot=row["slot"],
-        trigger=bool(row["trigger"]),
-        on_wake=bool(row["on_wake"]),
-        source_session=row["source_session"],
-        principal=row["principal"],
-    )
-
-
-_LIGHT = (
-    "SELECT id, '' AS kind, '' AS timestamp, '' AS content, channel_type, account_id, platform_id, thread_id, status,"
-    " status_changed, process_after, recurrence, tries, seq, series_id, slot, trigger, on_wake, source_session,"
-    " principal FROM messages_in WHERE status = 'pending' AND (process_after IS NULL OR process_after <= ?)"
-    " ORDER BY seq"
+_WITHOUT_CONTENT = IN_COLUMNS.replace(" content,", " '' AS content,")
+_PENDING = (
+    f"SELECT {_WITHOUT_CONTENT} FROM messages_in WHERE status = 'pending'"  # noqa: S608  our own names
+    " AND (process_after IS NULL OR process_after <= ?) ORDER BY seq"
 )
 
 
@@ -180,9 +163,9 @@ class Mailbox:
 
     def _claimable(self, now: datetime) -> list[Waiting]:
         claimed = {(row[0], row[1]) for row in self._outbound.execute("SELECT message_id, attempt FROM claims")}
-        rows = (_message(row) for row in self._read(_LIGHT, (to_text(now),)))
+        rows = (message_in_of(row) for row in self._read(_PENDING, (to_text(now),)))
         return [
-            Waiting(row.id, row.seq, row.origin, row.address is not None, row.trigger and not row.on_wake)
+            Waiting(row.id, row.seq, row.origin, row.address is not None, starts_turn(row))
             for row in rows
             if (row.id, row.tries) not in claimed
         ]
@@ -204,7 +187,7 @@ class Mailbox:
         for start in range(0, len(wanted), 500):
             part = wanted[start : start + 500]
             marks = ",".join("?" * len(part))
-            found += map(_message, self._read(f"SELECT * FROM messages_in WHERE id IN ({marks})", part))  # noqa: S608
+            found += map(message_in_of, self._read(f"SELECT * FROM messages_in WHERE id IN ({marks})", part))  # noqa: S608
         return sorted(found, key=lambda row: row.seq)
 
     # Writing the outbox.

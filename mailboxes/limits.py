@@ -1,4 +1,4 @@
-"""The numbers that both sides of a mailbox agree on. Each is settled in docs/architecture.md, "The mailbox"."""
+"""The numbers that both sides of a mailbox agree on."""
 
 MAX_CONTENT_BYTES = 256 * 1024
 """One row's content; longer text goes as a file."""
@@ -19,8 +19,7 @@ BATCH_CHARACTERS = 60_000
 """A turn starts with at most this much, oldest first."""
 
 LIVE_POLL_SECONDS = 1.0
-IDLE_POLL_SECONDS = 60.0
-"""Polling is the contract, the bell is the speed."""
+"""How often each side looks while a runner lives. Polling is the contract, the bell is the speed."""
 
 BEAT_SECONDS = 10.0
 BEAT_LOST_SECONDS = 60.0

@@ -14,6 +14,10 @@ class Kind(StrEnum):
     SYSTEM = "system"
 
 
+CONTINUE_TURN = "continue_turn"
+"""The action of the system row by which a turn that broke off after it had said something goes on."""
+
+
 class InStatus(StrEnum):
     """The host's view of a row of messages_in."""
 

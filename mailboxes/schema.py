@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from mailboxes.limits import BUSY_MILLISECONDS
+from mailboxes.rows import Address, MessageIn
 
 INBOUND_VERSION = 1
 OUTBOUND_VERSION = 1
@@ -63,7 +64,8 @@ CREATE TABLE deliveries (
     unknown_count INTEGER NOT NULL DEFAULT 0,
     last_error TEXT
 );
-CREATE INDEX deliveries_open ON deliveries(state) WHERE state IN ('queued', 'sending', 'unknown');
+CREATE INDEX deliveries_undelivered ON deliveries(state)
+    WHERE state IN ('queued', 'sending', 'unknown', 'failed');
 CREATE INDEX deliveries_turn ON deliveries(turn_id);
 CREATE TABLE destinations (
     name TEXT PRIMARY KEY,
@@ -92,6 +94,13 @@ _TEMPLATE = f"outbound-{OUTBOUND_VERSION}.db"
 MASKED = ((24, 40), (92, 100))
 """The ranges of page 1 that a writer changes without changing the schema: change counter, sizes, free list; the
 version-valid-for number and the library's version."""
+
+
+IN_COLUMNS = (
+    "id, kind, timestamp, status, status_changed, process_after, recurrence, tries, platform_id, channel_type, "
+    "account_id, thread_id, content, seq, series_id, slot, trigger, on_wake, source_session, principal"
+)
+"""Every column of messages_in, in the order of INBOUND_SCHEMA."""
 
 
 class HostAway(Exception):
@@ -192,6 +201,32 @@ def open_outbound(path: Path) -> sqlite3.Connection:
     connection.execute("PRAGMA synchronous=OFF")
     connection.execute("PRAGMA cache_spill=OFF")
     return connection
+
+
+def message_in_of(row: sqlite3.Row) -> MessageIn:
+    """A message from a row with all of IN_COLUMNS."""
+    address = None
+    if row["channel_type"] is not None and row["platform_id"] is not None:
+        address = Address(row["channel_type"], row["account_id"] or "", row["platform_id"], row["thread_id"])
+    return MessageIn(
+        id=row["id"],
+        kind=row["kind"],
+        timestamp=row["timestamp"],
+        content=row["content"],
+        address=address,
+        status=row["status"],
+        status_changed=row["status_changed"],
+        process_after=row["process_after"],
+        recurrence=row["recurrence"],
+        tries=row["tries"],
+        seq=row["seq"],
+        series_id=row["series_id"],
+        slot=row["slot"],
+        trigger=bool(row["trigger"]),
+        on_wake=bool(row["on_wake"]),
+        source_session=row["source_session"],
+        principal=row["principal"],
+    )
 
 
 @contextmanager

@@ -1,7 +1,7 @@
 """The provider contract: a provider turns prompts into results and knows no mailbox."""
 
 from collections.abc import AsyncIterator, Awaitable, Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
@@ -65,9 +65,7 @@ class TurnInput:
     transcript: "Transcript"
     toolbox: "Toolbox"
     model: str
-    working_folder: Path
     raw: bool = False
-    environment: dict[str, str] = field(default_factory=dict)
     send: Callable[[str], Awaitable[int]] | None = None
 
 
@@ -101,5 +99,5 @@ class Provider(Protocol):
         ...
 
 
-ProviderFactory = Callable[["Path"], Provider]
+ProviderFactory = Callable[[Path], Provider]
 """Makes a provider, given the folder of the host-made sockets."""

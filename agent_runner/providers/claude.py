@@ -69,10 +69,6 @@ class ClaudeProvider:
         """Starts a turn; nothing is sent before its events are read."""
         return ClaudeQuery(self, turn)
 
-    async def warm(self) -> None:
-        """Imports the SDK and makes the client ahead of the first turn; optional."""
-        await self.client()
-
     async def client(self) -> Any:
         """The one AsyncAnthropic of this provider. The import takes about a second, so a thread does it."""
         async with self._making:

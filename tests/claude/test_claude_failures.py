@@ -158,7 +158,6 @@ def test_an_answer_that_is_no_api_error_has_a_sentence_too(status: int) -> None:
     assert "<html>" not in reason
 
 
-async def test_a_warm_provider_has_its_client_before_the_first_turn(desk: Desk) -> None:
+async def test_a_provider_makes_one_client(desk: Desk) -> None:
     assert isinstance(desk.provider, ClaudeProvider)
-    await desk.provider.warm()
     assert await desk.provider.client() is await desk.provider.client()

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from mailboxes.schema import (
+    IN_COLUMNS,
     INBOUND_VERSION,
     OUTBOUND_SCHEMA,
     OUTBOUND_VERSION,
@@ -51,6 +52,7 @@ def test_messages_in_has_every_column_of_the_contract(inbound: Path) -> None:
     columns = _columns(connection, "messages_in")
     connection.close()
 
+    assert list(columns) == IN_COLUMNS.split(", ")
     assert columns["id"] == ("TEXT", False, None, True)
     assert columns["kind"] == columns["timestamp"] == columns["content"] == ("TEXT", True, None, False)
     assert columns["status"][2] == "'pending'"

@@ -51,7 +51,6 @@ class ProviderConformance:
             transcript=transcript,
             toolbox=toolbox,
             model="a-model",
-            working_folder=workspace.home,
         )
 
     async def test_a_turn_ends_with_a_result_that_answers_the_prompt(self, provider: Provider, turn: TurnInput) -> None:

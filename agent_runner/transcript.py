@@ -3,7 +3,7 @@ accepts.
 
 Records are user, assistant, tool_use, tool_result, and turn_end, which the loop writes after the commit that
 completed a turn. A tool_use is a record of its own and lies in no other. Every record carries the turn it belongs to,
-so that a turn that came to no end can be cut off. The agent can write this file (it is its own container): nothing in
+so that a turn that came to no end can be cut off. The agent can write this file (it is in its own sandbox): nothing in
 it is trusted to be whole.
 """
 

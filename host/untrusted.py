@@ -1,8 +1,8 @@
-"""The only code of the host that touches what a container can write: outbound/, state/ and home/.
+"""The only code of the host that touches what a sandbox can write: outbound/, state/ and home/.
 
 Everything goes through directory handles; no link is followed, nothing but a regular file with one name is read, every
 size has a cap. Walking a tree happens in a child process with a deadline. The session's own folder belongs to the host:
-no container can write in it, so that renaming `outbound` there is safe.
+no sandbox can write in it, so that renaming `outbound` there is safe.
 """
 
 import errno
@@ -44,7 +44,7 @@ _ITS_FAULT = {
     errno.EACCES: "may not be read",
     errno.EPERM: "may not be read",
 }
-"""What a container can bring about. Any other error (no descriptors left, a bad disk) is the host's and raised."""
+"""What a sandbox can bring about. Any other error (no descriptors left, a bad disk) is the host's and raised."""
 
 
 class TornSnapshot(Exception):
@@ -198,7 +198,7 @@ def provision_outbound(session_folder: Path, uid: int | None, gid: int | None) -
     if os.path.lexists(outbound):
         return outbound
     building = session_folder / f".{OUTBOUND}.new"
-    if building.exists():  # left by a host that died here; no container ever saw it
+    if building.exists():  # left by a host that died here; no sandbox ever saw it
         shutil.rmtree(building)
     building.mkdir(mode=0o700)
     files = building / FILES

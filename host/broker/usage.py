@@ -4,9 +4,6 @@ import json
 from dataclasses import dataclass
 from typing import Any
 
-PRICES_OF = "2026-11-30"
-"""When the table below was taken from platform.claude.com, pricing."""
-
 PROVED_MODEL = "claude-sonnet-5-5"
 """What `host setup` proves a key with: the runner's own default (a test holds the two together)."""
 
@@ -65,6 +62,7 @@ PRICES = {
     "claude-haiku-5-5": Price(0.1, 0.5, 0.01, long_factor=5.0),
     "claude-haiku-4-5": Price(1, 5, 0.1),
 }
+"""US dollars per million tokens, as platform.claude.com (pricing) had them on 2026-11-30."""
 
 
 def cost(model: str, usage: Usage) -> float | None:

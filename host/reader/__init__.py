@@ -1,4 +1,4 @@
-"""Reads what a container wrote: worker processes take the hostile image of an outbound.db apart."""
+"""Reads what a sandbox wrote: worker processes take the hostile image of an outbound.db apart."""
 
 from host.reader.budget import Budget
 from host.reader.pool import Reader, ReaderUnavailable

@@ -1,4 +1,4 @@
-"""How much reading one session may cause: a hostile container may ring or write without end, and pays for it alone."""
+"""How much reading one session may cause: a hostile sandbox may ring or write without end, and pays for it alone."""
 
 BURST_SECONDS = 0.005
 SHARE = 0.05

@@ -1,4 +1,4 @@
-"""Measures or removes a tree that a container wrote; run as ``python -I tree_worker.py TASK PATH SECONDS``.
+"""Measures or removes a tree that a sandbox wrote; run as ``python -I tree_worker.py TASK PATH SECONDS``.
 
 The tree may be as deep and as wide as a hostile process could make it: nothing here recurses, no link is followed, and
 the number of open handles is bounded. Standard library only.

@@ -101,6 +101,6 @@ def write_log(path: Path, output: bytes) -> None:
 def last_words(output: bytes) -> str:
     """The last line of a sandbox's output, printable and cut: why a runner said that it cannot work.
 
-    They are marked as what they are: a container can say anything, and these words are shown as the host's."""
+    They are marked as what they are: a sandbox can say anything, and these words are shown as the host's."""
     lines = output[-LOG_BYTES:].decode(errors="replace").strip().splitlines()
     return f"The sandbox says: {printable(lines[-1])[:_WORDS]}" if lines else ""

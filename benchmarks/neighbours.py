@@ -4,12 +4,10 @@ import argparse
 import asyncio
 import sys
 from collections.abc import Sequence
-from typing import cast
 
 from benchmarks.common import Figure, percentile, report
-from benchmarks.rig import TMPFS, Rig, ensure_image, new_home, running
-from host.db import settings as stored_settings
-from host.runtime.base import Runtime, RuntimeName, SandboxSpec
+from benchmarks.rig import TMPFS, Rig, ensure_image, installation_id, new_home, replace_runtime, running
+from host.runtime.base import RuntimeName, SandboxSpec
 from host.runtime.docker import PYTHON, DockerRuntime
 from host.runtime.image import image_tag
 from host.serving import Host
@@ -88,10 +86,7 @@ async def neighbours(rig: Rig, chats: Sequence[str], messages: int) -> list[floa
 
 
 async def _mix(host: Host) -> None:
-    """Puts a MixedDocker in the place of the host's own engine, before anything is started."""
-    values = await host.database.run(stored_settings.every)
-    runtimes = cast("dict[RuntimeName, Runtime]", host.runtimes)
-    runtimes[RuntimeName.DOCKER] = MixedDocker(values["installation_id"], image_tag(), host.home.logs, host.clock)
+    replace_runtime(host, MixedDocker(await installation_id(host), image_tag(), host.home.logs, host.clock))
 
 
 async def measure(rounds: int, messages: int) -> dict[str, list[float]]:

@@ -10,18 +10,20 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import cast
 
 from sqlalchemy import Connection
 
 from host import sessions as session_folders
 from host.assembly import assemble
 from host.channels.base import Accept, Capabilities, Health, InboundEvent, Outgoing, Sender
-from host.db import agent_groups, messaging_groups, sessions
+from host.db import agent_groups, messaging_groups, sessions, settings
 from host.db.agent_groups import AgentGroup
 from host.db.sessions import Session, SessionKey
 from host.home import Home, find_home
 from host.items import SessionRef
 from host.lock import home_lock
+from host.runtime.base import Runtime, RuntimeName
 from host.runtime.image import build, image_exists, image_tag
 from host.serving import Host
 from mailboxes.clock import SystemClock, to_text
@@ -171,6 +173,16 @@ async def running(
             await host.open_channel(channel)
             [group] = await host.database.run(agent_groups.every)
             yield Rig(host, channel, group)
+
+
+async def installation_id(host: Host) -> str:
+    """What the labels of this host's sandboxes say."""
+    return (await host.database.run(settings.every))["installation_id"]
+
+
+def replace_runtime(host: Host, runtime: Runtime) -> None:
+    """Puts `runtime` in the place of the host's own of that name; before anything is started."""
+    cast("dict[RuntimeName, Runtime]", host.runtimes)[runtime.name] = runtime
 
 
 def ensure_image() -> str:

@@ -101,6 +101,16 @@ class House:
         assert len(await self.log(CALM, "a sandbox is live")) == 1
         assert {row["tries"] for row in await self.rows(CALM, "SELECT tries FROM messages_in")} == {0}
 
+    async def works_on(self, folder: str) -> None:
+        """Returns when the agent's runner has claimed a message, as far as the host knows."""
+        await self.until_there(folder, "SELECT 1 FROM messages_in WHERE status='processing'")
+
+    async def until_there(self, folder: str, statement: str) -> None:
+        """Returns when the query over the inbound.db of the agent's session finds something."""
+        async with asyncio.timeout(30):
+            while not await self.rows(folder, statement):
+                await asyncio.sleep(0.02)  # no event tells of a row
+
     async def runners(self, session: str) -> list[int]:
         """The runner of a session (process runtime), and what it has forked."""
         mount = f"/{session}/outbound"
@@ -109,10 +119,10 @@ class House:
             found = []
             for entry in Path("/proc").iterdir():
                 with contextlib.suppress(OSError):
-                    is_runner = entry.name.isdigit() and b"agent_runner" in (entry / "cmdline").read_bytes()
-                    if is_runner and (entry / "cmdline").read_bytes().startswith(b"/"):
-                        if mount in (entry / "mountinfo").read_text():
-                            found.append(int(entry.name))
+                    command = (entry / "cmdline").read_bytes() if entry.name.isdigit() else b""
+                    is_runner = command.startswith(b"/") and b"agent_runner" in command
+                    if is_runner and mount in (entry / "mountinfo").read_text():
+                        found.append(int(entry.name))
             return found
 
         return await asyncio.to_thread(look)

@@ -5,14 +5,23 @@ tests/whole/forge.py installs them where INNKEEPER_TEST_SEAMS is set; nothing ou
 
 import importlib
 import json
+import os
 from collections.abc import Mapping, Sequence
+from datetime import timedelta
 from pathlib import Path
 
 from host.runtime.base import SandboxSpec
 from host.runtime.docker import PYTHON, DockerRuntime
 from host.runtime.process import ProcessRuntime, python_prelude
+from mailboxes.clock import SystemClock
 
 INSIDE = Path(__file__).with_name("inside.py")
+
+
+def _follow_wall(path: Path) -> None:
+    """The wall clock of this process is off by the seconds in that file."""
+    real = SystemClock.now
+    SystemClock.now = lambda self: real(self) + timedelta(seconds=float(path.read_text()))  # type: ignore[method-assign]
 
 
 def install(text: str) -> None:
@@ -23,6 +32,8 @@ def install(text: str) -> None:
         loaded = importlib.import_module(module)
         getattr(loaded, constant)  # a constant that is gone would make the test wait for the real time
         setattr(loaded, constant, tuple(value) if isinstance(value, list) else value)
+    if wall := os.environ.pop("INNKEEPER_TEST_WALL", None):
+        _follow_wall(Path(wall))
     program = INSIDE.read_text(encoding="utf-8")
 
     def process(self: ProcessRuntime, spec: SandboxSpec) -> list[str]:
@@ -33,4 +44,4 @@ def install(text: str) -> None:
         return (PYTHON, "-I", "-c", f"{program}\nplay({spec.agent.name!r})")
 
     ProcessRuntime._command = process  # type: ignore[method-assign]
-    DockerRuntime._command = container  # type: ignore[method-assign]
+    DockerRuntime._command = container  # type: ignore[method-assign, assignment]

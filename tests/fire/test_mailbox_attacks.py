@@ -1,7 +1,6 @@
 """A sandbox that spoils its own mailbox: its message is answered in the end or honestly failed once, and nobody else
 notices."""
 
-import asyncio
 import os
 from collections.abc import AsyncIterator
 

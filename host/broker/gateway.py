@@ -16,7 +16,7 @@ from typing import Any, Protocol
 import httpx
 import structlog
 
-from host.broker.keys import Key, KeyStore
+from host.broker.keys import Key, KeyStore, Scrubber
 from host.broker.rules import (
     ANY_MODEL,
     CLAUDE_MODELS,
@@ -109,7 +109,7 @@ class Gateway:
             raise Refused("No model key is set. Run `host setup` to enter one.", 503, "no_key")
         async with self._upstream(call, request.headers, key) as response:
             if response.status_code == 200:
-                await self._pass(session_id, call, response, reply)
+                await self._pass(session_id, call, response, key, reply)
             else:
                 await _pass_error(response, key, reply)
             _log.debug("model call", session=session_id, model=call.model, status=response.status_code)
@@ -144,16 +144,17 @@ class Gateway:
             text = f"The model service does not answer ({type(fault).__name__})."
             raise Refused(text, 502, "upstream_unreachable") from None
 
-    async def _pass(self, session_id: str, call: ModelCall, response: httpx.Response, reply: Reply) -> None:
+    async def _pass(self, session_id: str, call: ModelCall, response: httpx.Response, key: Key, reply: Reply) -> None:
         kind = response.headers.get("content-type", "").partition(";")[0].strip().lower()
         if kind not in _ANSWER_TYPES:
             raise Refused("The model service gave an answer of an unknown type.", 502, "api_error")
-        meter = Meter()
+        meter, scrubber = Meter(), Scrubber(key)
         try:
             await reply.start(200, {"content-type": kind, **_passed(response)})
             async for chunk in response.aiter_bytes():
                 meter.feed(chunk)
-                await reply.data(chunk)
+                await reply.data(scrubber.feed(chunk))
+            await reply.data(scrubber.rest())
         finally:
             # Also when the client went away or the stream broke: what was used was used.
             if meter.usage != Usage():

@@ -23,6 +23,26 @@ class Key:
         return text.replace(self.value, "[key]")
 
 
+class Scrubber:
+    """Takes a key out of a stream of bytes, also one that comes in pieces. Nothing is held back but what may be the
+    beginning of a key."""
+
+    def __init__(self, key: Key) -> None:
+        self._key = key.value.encode()
+        self._begun = b""
+
+    def feed(self, chunk: bytes) -> bytes:
+        """What may pass now."""
+        data = (self._begun + chunk).replace(self._key, b"[key]")
+        held = next(n for n in range(min(len(data), len(self._key) - 1), -1, -1) if data.endswith(self._key[:n]))
+        self._begun = data[len(data) - held :]
+        return data[: len(data) - held]
+
+    def rest(self) -> bytes:
+        """What was held back, at the end."""
+        return self._begun
+
+
 def usable(value: str) -> bool:
     """Whether it can be sent as a header at all: visible ASCII without blanks."""
     return _USABLE.fullmatch(value) is not None

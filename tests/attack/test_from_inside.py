@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from host.runtime.base import SandboxSpec
-from tests.runtime.conftest import DOOR, Caged, ask, door
+from tests.runtime.conftest import DOOR, Caged, CagedProcess, ask, door
 
 CANARY = "sk-canary-9e1b77"
 
@@ -139,3 +139,9 @@ answer = [found, sum(name.isdigit() for name in os.listdir("/proc"))]
             await sandbox.kill()
     assert found == []
     assert processes <= 2
+
+
+async def test_a_process_sandbox_is_the_first_to_go_when_memory_runs_out(
+    processes: CagedProcess, spec: SandboxSpec, logs: Path
+) -> None:
+    assert await ask(processes, spec, logs, 'answer = int(open("/proc/self/oom_score_adj").read())') == 1000

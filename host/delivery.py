@@ -52,8 +52,8 @@ class Books(Protocol):
         """Commits how far an item has come."""
         ...
 
-    async def failed(self, item: Item, error: str) -> None:
-        """An item became a dead letter: the agent and the chat are told, once."""
+    async def failed(self, item: Item, error: str) -> Item | None:
+        """An item became a dead letter: the agent is told, and the chat by the notice that comes back, once."""
         ...
 
     async def sent_as(self, item: Item, seq: int) -> list[str]:
@@ -241,7 +241,8 @@ class Delivery:
                     session=item.session and item.session.session_id,
                     reason=str(given_up),
                 )
-                await self._books.failed(item, str(given_up))
+                notice = await self._books.failed(item, str(given_up))
+                self.add([notice] if notice else [])
         except Exception:
             # The outermost edge of a lane: a fault of ours with one item must not stop those behind it. Its record
             # still says `sending`, so the next start takes it up again.

@@ -327,22 +327,23 @@ class Mailbox(InboundFile):
             taken.written_in = self._insert(db, [verdict.continuation]) > 0 or taken.written_in
             taken.carried_on += [(update.message_id, verdict.continuation.id) for update in verdict.updates]
         failed = {update.message_id for update in verdict.updates if update.status == InStatus.FAILED}
-        addressed = [row for row in turn.rows if row.id in failed and row.address is not None]
+        addressed = [(row.address, row.id) for row in turn.rows if row.id in failed and row.address is not None]
         if verdict.notice is not None and addressed:
-            item = self._notice(db, addressed[-1], turn.turn_id, verdict.notice)
+            item = self._notice(db, *addressed[-1], turn.turn_id, verdict.notice)
             if item is not None:
                 taken.items.append(item)
 
-    def _notice(self, db: sqlite3.Connection, row: MessageIn, cause: str, text: str) -> Item | None:
-        """A host's own word to the chat of a row, once per cause. None when it was said before."""
-        assert row.address is not None
-        notice_id = derived_id(f"{cause} {row.id}", "notice")
+    def _notice(
+        self, db: sqlite3.Connection, address: Address, in_reply_to: str | None, cause: str, text: str
+    ) -> Item | None:
+        """A host's own word to a chat, once per cause and message. None when it was said before."""
+        notice_id = derived_id(f"{cause} {in_reply_to}", "notice")
         if db.execute("SELECT 1 FROM deliveries WHERE id=?", (notice_id,)).fetchone():
             return None
         content = json.dumps({"text": text, "notice": True}, ensure_ascii=False)
-        out = MessageOut(notice_id, 0, None, row.id, self._stamp(), Kind.CHAT, content, row.address)
+        out = MessageOut(notice_id, 0, None, in_reply_to, self._stamp(), Kind.CHAT, content, address)
         self._insert_delivery(db, out, DeliveryState.QUEUED, None)
-        return Item(notice_id, row.address, Kind.CHAT, content, self.key, in_reply_to=row.id, by_host=True)
+        return Item(notice_id, address, Kind.CHAT, content, self.key, in_reply_to=in_reply_to, by_host=True)
 
     def _set(self, db: sqlite3.Connection, message_id: str, status: InStatus, tries: int, after: str | None) -> None:
         db.execute(
@@ -374,13 +375,14 @@ class Mailbox(InboundFile):
         """Tells the chat of the oldest open row something, once per cause."""
         open_with_chat = f"{_OPEN_ROWS} AND platform_id IS NOT NULL"
         row = next(iter(self._rows(f"seq = (SELECT min(seq) FROM messages_in WHERE {open_with_chat})")), None)
-        if row is None:
+        if row is None or row.address is None:
             return None
+        address = row.address
         item: Item | None = None
 
         def work(db: sqlite3.Connection) -> None:
             nonlocal item
-            item = self._notice(db, row, cause, text)
+            item = self._notice(db, address, row.id, cause, text)
 
         self._write(work)
         return item
@@ -417,14 +419,25 @@ class Mailbox(InboundFile):
                         json.dumps(change.platform_ids), change.unknown_count, change.next_attempt_at,
                         change.last_error, item_id ) ) ), durable=change.durable )  # fmt: skip
 
-    def tell_agent_of_failure(self, item: Item, error: str) -> None:
-        """The agent hears in its next turn that something it said was never delivered (fault 2)."""
+    def tell_of_failure(self, item: Item, error: str) -> Item | None:
+        """The agent hears in its next turn that something it said was never delivered (fault 2), the chat by a notice:
+        an item to deliver. The host's own words that fail are told to nobody."""
         found = self._db.execute("SELECT * FROM deliveries WHERE id=?", (item.id,)).fetchone()
-        if found is not None:
-            row = MessageOut(
-                item.id, 0, found["turn_id"], item.in_reply_to, found["timestamp"], item.kind, item.content
-            )
-            self._write(lambda db: self._tell_agent(db, row, error, TakeOver()))
+        if found is None or item.by_host:
+            return None
+        row = MessageOut(item.id, 0, found["turn_id"], item.in_reply_to, found["timestamp"], item.kind, item.content)
+        notice: Item | None = None
+
+        def work(db: sqlite3.Connection) -> None:
+            nonlocal notice
+            self._tell_agent(db, row, error, TakeOver())
+            if "operation" in json.loads(item.content):
+                return  # an edit or a reaction: the chat misses nothing
+            text = f"A message to you could not be delivered: {error.rstrip('.')}."
+            notice = self._notice(db, item.address, item.in_reply_to, f"undelivered {item.id}", text)
+
+        self._write(work)
+        return notice
 
     def retry_delivery(self, delivery_id: str) -> Item | None:
         """Queues a dead letter again with a fresh count. None where it is none; what was refused was never attempted

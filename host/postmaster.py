@@ -353,10 +353,11 @@ class DeliveryBooks:
         else:
             await self._pool.call(item.session, lambda mailbox: mailbox.record(item.id, change))
 
-    async def failed(self, item: Item, error: str) -> None:
-        """Tells the agent; the dead letter stays listed (`messages list --undelivered`)."""
-        if item.session is not None:
-            await self._pool.call(item.session, lambda mailbox: mailbox.tell_agent_of_failure(item, error))
+    async def failed(self, item: Item, error: str) -> Item | None:
+        """Tells the agent, and the chat by a notice; the dead letter stays listed (`messages list --undelivered`)."""
+        if item.session is None:
+            return None
+        return await self._pool.call(item.session, lambda mailbox: mailbox.tell_of_failure(item, error))
 
     async def sent_as(self, item: Item, seq: int) -> list[str]:
         """The platform's ids of the session's message with that seq."""

@@ -46,10 +46,10 @@ class Books:
         await self.pool.call(item.session, lambda mailbox: mailbox.record(item.id, change))
         self.recorded.append((item.id, change))
 
-    async def failed(self, item: Item, error: str) -> None:
+    async def failed(self, item: Item, error: str) -> Item | None:
         assert item.session is not None
-        await self.pool.call(item.session, lambda mailbox: mailbox.tell_agent_of_failure(item, error))
         self.told.append((item.id, error))
+        return await self.pool.call(item.session, lambda mailbox: mailbox.tell_of_failure(item, error))
 
     async def sent_as(self, item: Item, seq: int) -> list[str]:
         assert item.session is not None

@@ -64,11 +64,13 @@ async def test_a_permanent_refusal_is_a_dead_letter_at_once_and_frees_its_addres
     await post.say(said("o-1", 1, "one"), said("o-2", 3, "two"))
     await post.until_quiet()
     assert post.channel.texts() == ["two"]
+    assert post.channel.notices() == ["A message to you could not be delivered: 400: too strange."]
     assert row_of(post.folder, "o-1", "deliveries")["last_error"] == "400: too strange"
     for _ in range(3):
         await post.restart()
         await post.until_quiet()
-    assert len(post.channel.calls) == 2
+    assert post.channel.sends() == ["one", "two"]
+    assert len(post.channel.notices()) == 1
     assert post.state("o-1") == "failed"
 
 
@@ -136,7 +138,7 @@ async def test_chunks_that_went_are_not_sent_again(post: Post, restarted: bool) 
 
 @pytest.mark.req("R242")
 async def test_a_dead_letter_that_is_tried_again_has_all_its_attempts(post: Post) -> None:
-    post.channel.plan("42", NotSent("blocked", permanent=True), NotSent("blip"))
+    post.channel.plan("42", NotSent("blocked", permanent=True), None, NotSent("blip"))  # None: the notice
     await post.say(said("o-1", 1, "one"))
     await post.until_quiet()
     item = await post.pool.call(KEY, lambda mailbox: mailbox.retry_delivery("o-1"))

@@ -51,8 +51,16 @@ class RecordingChannel:
         self.script_of[platform_id] = deque(outcomes)
 
     def texts(self, platform_id: str = "42") -> list[str]:
-        """What the platform took in one chat, in order."""
-        return [outgoing.text for address, outgoing in self.taken if address.platform_id == platform_id]
+        """What of the session's words the platform took in one chat, in order."""
+        return [o.text for address, o in self.taken if address.platform_id == platform_id and not o.notice]
+
+    def notices(self) -> list[str]:
+        """What of the host's own words the platform took."""
+        return [outgoing.text for _, outgoing in self.taken if outgoing.notice]
+
+    def sends(self) -> list[str]:
+        """Every attempt to send the session's words, in order."""
+        return [outgoing.text for _, outgoing in self.calls if not outgoing.notice]
 
     async def _meet(self, address: Address, happens: Callable[[], None]) -> None:
         own = self.script_of.get(address.platform_id)

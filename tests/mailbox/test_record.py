@@ -75,7 +75,7 @@ def test_the_agent_hears_once_that_its_words_never_arrived_and_is_not_woken(mail
     mailbox.put([message()])
     (item,) = take(mailbox, snapshot([said("o-1", 1)])).items
     for _ in range(2):
-        mailbox.tell_agent_of_failure(item, "403: blocked")
+        mailbox.tell_of_failure(item, "403: blocked")
     heard = [json.loads(row["content"]) for row in table(folder, "messages_in") if row["kind"] == "system"]
     assert [(row["action"], row["result"]["error"]) for row in heard] == [("delivery_failed", "403: blocked")]
     assert heard[0]["result"] == {"delivery_id": "o-1", "turn_id": "t-1", "in_reply_to": "m-1", "error": "403: blocked"}

@@ -3,8 +3,12 @@
 import contextlib
 import fcntl
 import os
+import time
 from collections.abc import Iterator
 from pathlib import Path
+
+_LOOKS = (0.005, 0.01, 0.02, 0.04)
+"""Seconds between tries."""
 
 
 class HomeTaken(Exception):
@@ -22,7 +26,7 @@ def home_lock(path: Path) -> Iterator[None]:
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     try:
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            _lock(descriptor)
         except BlockingIOError:
             holder = os.pread(descriptor, 20, 0).decode("ascii", "replace").strip()
             process = f"process {holder}" if holder.isdecimal() else "another process"
@@ -35,6 +39,20 @@ def home_lock(path: Path) -> Iterator[None]:
         yield
     finally:
         os.close(descriptor)
+
+
+def _lock(descriptor: int) -> None:
+    """Takes the lock; a command that only looks (`holder`) has it for a moment, which is no host. Raises
+    BlockingIOError."""
+    for pause in (*_LOOKS, None):
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if pause is None:
+                raise
+            time.sleep(pause)
+        else:
+            return
 
 
 def holder(path: Path) -> int | None:

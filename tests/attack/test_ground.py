@@ -1,13 +1,16 @@
 """The ground that the host stands on: homes that others can exchange, disks that fill, processes without end."""
 
+import fcntl
 import json
 import os
+import threading
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 
 from host.home import Home, HomeRefused
+from host.lock import holder, home_lock
 from host.runtime.cage import LOGS_KEPT, log_path, write_log
 from tests.runtime.conftest import USER, as_user, needs_root
 
@@ -99,3 +102,14 @@ def test_a_users_sandbox_cannot_use_up_the_users_processes(root: Path) -> None:
     done = as_user(_BOMB, root)
     assert done.returncode == 0, done.stderr
     assert 10 < json.loads(done.stdout) < 40
+
+
+def test_somebody_who_only_looks_does_not_keep_a_host_from_starting(tmp_path: Path) -> None:
+    path = tmp_path / "host.lock"
+    looked = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+    fcntl.flock(looked, fcntl.LOCK_SH)
+    going = threading.Timer(0.01, os.close, [looked])
+    going.start()
+    with home_lock(path):
+        assert holder(path) == os.getpid()
+    going.join()

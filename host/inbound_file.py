@@ -1,5 +1,6 @@
-"""One inbound.db, opened when it is used: its connection and its transactions."""
+"""One inbound.db, opened when it is used: its connection, its transactions, and the plain facts read from it."""
 
+import json
 import sqlite3
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -8,6 +9,7 @@ from pathlib import Path
 
 from host.items import InboundHeld
 from mailboxes import clock, schema
+from mailboxes.rows import Address
 
 
 class InboundFile:
@@ -77,6 +79,27 @@ class InboundFile:
         finally:
             if not durable:
                 db.execute("PRAGMA synchronous=FULL")
+
+    # -- plain facts
+
+    def status_of(self, message_id: str) -> str | None:
+        """The status of a message; None where it is not here (yet)."""
+        row = self._db.execute("SELECT status FROM messages_in WHERE id=?", (message_id,)).fetchone()
+        return row["status"] if row else None
+
+    def sent_as(self, seq: int) -> list[str]:
+        """The platform's ids of what was said with that seq; empty where nothing was sent under it."""
+        row = self._db.execute("SELECT platform_ids FROM deliveries WHERE seq=? AND state='sent'", (seq,)).fetchone()
+        return [str(platform_id) for platform_id in json.loads(row["platform_ids"])] if row else []
+
+    def is_origin(self, address: Address) -> bool:
+        """Whether a message of this session ever came from that address."""
+        found = self._db.execute(
+            "SELECT 1 FROM messages_in "
+            "WHERE channel_type=? AND account_id=? AND platform_id=? AND thread_id IS ? LIMIT 1",
+            (address.channel_type, address.account_id, address.platform_id, address.thread_id),
+        ).fetchone()
+        return found is not None
 
 
 @contextmanager

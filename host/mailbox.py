@@ -462,16 +462,6 @@ class Mailbox(InboundFile):
         self._write(work)
         return found
 
-    def status_of(self, message_id: str) -> str | None:
-        """The status of a message; None where it is not here (yet)."""
-        row = self._db.execute("SELECT status FROM messages_in WHERE id=?", (message_id,)).fetchone()
-        return row["status"] if row else None
-
-    def sent_as(self, seq: int) -> list[str]:
-        """The platform's ids of what was said with that seq; empty where nothing was sent under it."""
-        row = self._db.execute("SELECT platform_ids FROM deliveries WHERE seq=? AND state='sent'", (seq,)).fetchone()
-        return [str(platform_id) for platform_id in json.loads(row["platform_ids"])] if row else []
-
     # -- facts
 
     def _is_due(self, row: MessageIn) -> bool:
@@ -489,15 +479,6 @@ class Mailbox(InboundFile):
         found = self._db.execute(
             f"SELECT 1 FROM messages_in WHERE {_WANTS_A_TURN} AND (process_after IS NULL OR process_after <= ?)",
             (self._stamp(),),
-        ).fetchone()
-        return found is not None
-
-    def is_origin(self, address: Address) -> bool:
-        """Whether a message of this session ever came from that address."""
-        found = self._db.execute(
-            "SELECT 1 FROM messages_in "
-            "WHERE channel_type=? AND account_id=? AND platform_id=? AND thread_id IS ? LIMIT 1",
-            (address.channel_type, address.account_id, address.platform_id, address.thread_id),
         ).fetchone()
         return found is not None
 

@@ -76,7 +76,7 @@ async def outbox(home: Home, clock: FakeClock) -> AsyncIterator[Outbox]:
 async def test_the_hosts_own_word_is_sent_as_a_notice_and_recorded(outbox: Outbox) -> None:
     await outbox.say("h-1", "You are not on the list.")
     await outbox.until_quiet()
-    assert outbox.channel.texts() == ["You are not on the list."]
+    assert outbox.channel.notices() == ["You are not on the list."]
     assert outbox.channel.taken[0][1].notice
     assert await outbox.record("h-1") == ("sent", 0, None)
 
@@ -93,7 +93,7 @@ async def test_what_is_on_its_way_is_not_queued_again_when_more_comes(outbox: Ou
     await outbox.say("h-3", "three")
     await outbox.clock.advance(6)
     await outbox.until_quiet()
-    assert outbox.channel.texts() == ["one", "two", "three"]
+    assert outbox.channel.notices() == ["one", "two", "three"]
 
 
 @pytest.mark.req("R241", "R242")

@@ -58,9 +58,9 @@ def _refused_by_api(status: int, kind: str, message: str, model: str) -> Trouble
     elif status == 402 or kind == "billing_error":
         text = "The model account has no credit (402); its owner can add some, then ask again."
     elif status == 403 or kind == "permission_error":
-        text = f"The model key may not use the model {model} (403); choose another with MODEL_ID or use another key."
+        text = f"The model key may not use the model {model} (403); set another with `host config set model`."
     elif status == 404 or kind == "not_found_error":
-        text = f"There is no model {model} for this key (404); set MODEL_ID to another model."
+        text = f"There is no model {model} for this key (404); set another with `host config set model`."
     elif status == 413 or kind == "request_too_large" or any(sign in message.lower() for sign in _TOO_LONG_SIGNS):
         text = f"The conversation has become too long for the model ({status}); send /clear to start a new one."
     else:

@@ -62,7 +62,7 @@ def _sentence(status: int, data: bytes, key: Key, model: str) -> str:
     if status == 403:
         return f"The model key may not use {model} (403). Use another key, or choose another model."
     if status == 404:
-        return f"There is no model {model} for this key (404). Set MODEL_ID to another model."
+        return f"There is no model {model} for this key (404). Choose another: host config set model NAME"
     if status == 429:
         return "The model key has reached its rate limit (429). Wait a minute and try again."
     if status >= 500:

@@ -89,7 +89,8 @@ def parse_container_config(name: str, raw: str | None) -> ContainerConfig:
 
 def _bad_config(name: str, reason: str) -> AgentGroupRefused:
     return AgentGroupRefused(
-        f"The sandbox configuration of the agent {name} {reason}. Correct it with: host agents set {name}"
+        f"The sandbox configuration of the agent {name} {reason}. "
+        "Correct its container_config in the host's database, then run: host restart"
     )
 
 

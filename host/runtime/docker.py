@@ -48,7 +48,7 @@ PATH = "/opt/innkeeper/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sb
 
 _OTHER_WAYS = (
     "Engines that map users (rootless, userns-remap) or forbid mounts (SELinux) do this. Use the system's own engine, "
-    "or processes: innkeeper config set runtime process"
+    "or processes: host config set runtime process"
 )
 _TMP_BYTES = 256 * 1024**2
 _THREADS = 4
@@ -305,7 +305,7 @@ class DockerRuntime:
             try:
                 config = self._image_config()
             except ImageNotFound:
-                raise SandboxRefused(f"The image {self._image} is not there. Make it with: innkeeper build") from None
+                raise SandboxRefused(f"The image {self._image} is not there. Make it with: host build") from None
             self._image_variables = tuple(entry.partition("=")[0] for entry in config.get("Env") or ())
         plain = container_options(spec, self._image, self._installation, command)
         full = container_options(spec, self._image, self._installation, command, self._image_variables)
@@ -320,7 +320,7 @@ class DockerRuntime:
                 return self._make(options, name)
             except ImageNotFound:
                 self._image_variables = None
-                raise SandboxRefused(f"The image {self._image} is not there. Make it with: innkeeper build") from None
+                raise SandboxRefused(f"The image {self._image} is not there. Make it with: host build") from None
             except APIError as error:
                 if error.status_code != 409 or last:
                     raise _refused(spec.session_id, error) from error
@@ -414,7 +414,7 @@ class DockerRuntime:
         try:
             self._image_config()
         except ImageNotFound:
-            problem = f"The image {self._image} is not there. Make it with: innkeeper build"
+            problem = f"The image {self._image} is not there. Make it with: host build"
             return Probe(True, (problem,), {**facts, "image": "no"})
         for old in engine.containers(all=True, filters={"label": PROBE_LABEL, "status": "exited"}):
             self._remove(old["Id"])  # its host was killed while it tried

@@ -23,7 +23,7 @@ CASES: list[tuple[Behaviour, str, bool, int]] = [
     (Fail(401, "authentication_error"), "The model key was refused (401); the owner", False, 1),
     (Fail(402, "billing_error"), "The model account has no credit (402);", False, 1),
     (Fail(403, "permission_error"), "The model key may not use the model claude-sonnet-5-5 (403);", False, 1),
-    (Fail(404, "not_found_error"), "There is no model claude-sonnet-5-5 for this key (404); set MODEL_ID", False, 1),
+    (Fail(404, "not_found_error"), "There is no model claude-sonnet-5-5 for this key (404); set another", False, 1),
     (Fail(400, "invalid_request_error", "prompt is too long: 1 > 0"), "The conversation has become too long", False, 1),
     (Fail(413, "request_too_large"), "The conversation has become too long for the model (413); send /clear", False, 1),
     (Fail(400, "invalid_request_error", "odd\nthing."), "The model service refused the request (400: odd", False, 1),

@@ -218,7 +218,7 @@ async def test_a_container_that_runs_out_of_memory_says_so(containers: MakeRunti
 @pytest.mark.req("R091")
 async def test_a_missing_image_says_how_to_make_it(spec: SandboxSpec, logs: Path) -> None:
     runtime = DockerRuntime("test-none", "innkeeper-agent:none", logs, SystemClock())
-    with pytest.raises(SandboxRefused, match=r"innkeeper-agent:none is not there. Make it with: innkeeper build"):
+    with pytest.raises(SandboxRefused, match=r"innkeeper-agent:none is not there. Make it with: host build"):
         await runtime.start(spec)
     probe = await runtime.probe()
     assert probe.usable

@@ -43,7 +43,6 @@ class Deliver:
     """The message goes to this agent group, in the session of this key; `trigger` = it starts a turn."""
 
     agent_group: AgentGroup
-    messaging_group: MessagingGroup
     key: SessionKey
     principal: str
     trigger: bool = True
@@ -154,7 +153,7 @@ def decide(event: InboundEvent, snapshot: RoutingSnapshot, resolvers: Sequence[R
     if _is_administrative(event) and not snapshot.may_administer(sender, agent.id):
         return Refuse(f"{command_of(event.text)} needs an owner or an admin of {agent.name}. Ask one of them.")
     key = SessionKey(agent.id, chat.id, target.thread_id, target.session_key)
-    return Deliver(agent, chat, key, sender, target.trigger)
+    return Deliver(agent, key, sender, target.trigger)
 
 
 def _is_administrative(event: InboundEvent) -> bool:

@@ -41,7 +41,7 @@ def test_an_event_knows_no_agent_and_no_session(connection: Connection) -> None:
     wire(connection, chat(connection), agent(connection, "luna"))
     decision = decide(event("e", thread="t"), load(connection))
     assert isinstance(decision, Deliver)
-    assert (decision.agent_group.id, decision.messaging_group.id, decision.principal) == ("luna", "c7", ADA)
+    assert (decision.agent_group.id, decision.key.messaging_group_id, decision.principal) == ("luna", "c7", ADA)
 
 
 @pytest.mark.req("R033")

@@ -8,6 +8,7 @@ keeps its own.
 
 import asyncio
 import contextlib
+import ctypes
 import os
 import re
 import shutil
@@ -45,6 +46,9 @@ _TMP_BYTES = 256 * 1024**2
 _SHARED_BYTES = 64 * 1024**2
 _KILL_SECONDS = 15.0
 _PROBE_SECONDS = 20.0
+_KEYCTL = {"x86_64": 250, "aarch64": 219}
+"""The number of the system call on each machine; no library of the system's wraps it."""
+_JOIN_SESSION_KEYRING = 1
 _CHUNK = 64 * 1024
 _FLOOD_BYTES_PER_SECOND = 4 * 1024**2
 _INSTALL = "Install it with: sudo apt-get install bubblewrap util-linux"
@@ -125,6 +129,15 @@ def _outer_environment() -> dict[str, str]:
     return {"PATH": os.environ.get("PATH", _SYSTEM_PATH)}
 
 
+def _leave_keyring() -> None:
+    """Gives this thread, and so every process that it starts from here on, an empty session keyring of the kernel's.
+
+    A cage hides files, not keys: Kerberos and encrypted file systems keep a user's there, and any child may read them.
+    """
+    if (keyctl := _KEYCTL.get(os.uname().machine)) is not None:
+        ctypes.CDLL(None).syscall(keyctl, _JOIN_SESSION_KEYRING, None)
+
+
 def _first_to_go() -> list[str]:
     """Has the kernel end the sandbox and not the host where memory runs out: what processes share counts for no limit
     that a process can have."""
@@ -199,6 +212,7 @@ class ProcessRuntime:
         self._tried: Probe | None = None
         self._trying = asyncio.Lock()
         self._live: dict[str, _Process | None] = {}
+        self._keyring_left = False
 
     async def probe(self) -> Probe:
         """Runs a cage with a session's options and looks at it from inside; `host doctor` asks anew each time."""
@@ -278,6 +292,9 @@ class ProcessRuntime:
         environment = _outer_environment()
         if not self.sandboxed:
             environment = {**_environment(spec, self._place), "HOME": str(spec.home)}
+        elif not self._keyring_left:
+            _leave_keyring()
+            self._keyring_left = True
         reader, writer = os.pipe()
         try:
             child = await asyncio.create_subprocess_exec(

@@ -1,6 +1,7 @@
 """A hostile program in a sandbox, with all that the runner has, against what lies around it: in both runtimes alike."""
 
 import asyncio
+import ctypes
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -145,3 +146,20 @@ async def test_a_process_sandbox_is_the_first_to_go_when_memory_runs_out(
     processes: CagedProcess, spec: SandboxSpec, logs: Path
 ) -> None:
     assert await ask(processes, spec, logs, 'answer = int(open("/proc/self/oom_score_adj").read())') == 1000
+
+
+@pytest.mark.skipif(os.uname().machine != "x86_64", reason="the numbers of the system calls are this machine's")
+async def test_the_keys_that_the_kernel_keeps_for_a_user_stay_outside(
+    processes: CagedProcess, spec: SandboxSpec, logs: Path
+) -> None:
+    join, search, session, add_key, keyctl = 1, 10, -3, 248, 250
+    libc = ctypes.CDLL(None)
+    libc.syscall(keyctl, join, None)
+    if libc.syscall(add_key, b"user", b"ik-canary", CANARY.encode(), len(CANARY), session) < 0:
+        pytest.skip("this kernel keeps no keys")
+    assert libc.syscall(keyctl, search, session, b"user", b"ik-canary", 0) > 0
+    program = f"""
+import ctypes
+answer = ctypes.CDLL(None).syscall({keyctl}, {search}, {session}, b"user", b"ik-canary", 0)
+"""
+    assert await ask(processes, spec, logs, program) == -1

@@ -4,13 +4,12 @@ Invariant: nothing of the client's bytes reaches the model API that was not name
 a sentence: server-side tools, `mcp_servers`, containers, URLs and file ids are ways out of the cage.
 """
 
-import json
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from mailboxes.limits import MAX_JSON_DEPTH
+from host.strict_json import NotStrict, dump, parse
 
 MAX_OUTPUT_TOKENS = 64_000
 ANTHROPIC_VERSION = "2026-10-21"
@@ -296,49 +295,21 @@ def betas(headers: Mapping[str, str]) -> list[str]:
 
 def rebuild(path: str, body: bytes, models: re.Pattern[str]) -> ModelCall:
     """The request, parsed strictly and written anew. Raises Refused. CPU only: a large body belongs in a thread."""
-    parsed = _BODIES[path](_parse(body), "")
+    try:
+        parsed = _BODIES[path](_parse(body), "")
+        data = dump(parsed).encode()
+    except NotStrict as fault:
+        raise Refused(f"The body {fault}.") from None
     model = parsed["model"]
     if not models.fullmatch(model):
         raise Refused(f"The model {_show(model)} is not allowed.")
-    try:
-        data = json.dumps(parsed, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode()
-    except (UnicodeEncodeError, ValueError):
-        raise Refused("The body holds text or a number that is no valid JSON.") from None
     return ModelCall(path, data, model)
 
 
-def _parse(body: bytes) -> Any:
+def _parse(body: bytes) -> object:
     if body.count(b"{") + body.count(b"[") > MAX_BRACKETS:
         raise Refused("The body has too many parts.", 413, "request_too_large")
     try:
-        value = json.loads(body.decode(), object_pairs_hook=_no_twins, parse_constant=_no_constant)
-    except (UnicodeDecodeError, RecursionError, ValueError):
+        return parse(body.decode())
+    except UnicodeDecodeError:
         raise Refused("The body is no valid JSON.") from None
-    if _depth_exceeds(value, MAX_JSON_DEPTH):
-        raise Refused(f"The body is nested deeper than {MAX_JSON_DEPTH}.")
-    return value
-
-
-def _no_twins(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    made = dict(pairs)
-    if len(made) != len(pairs):
-        raise Refused("The body names a field twice.")
-    return made
-
-
-def _no_constant(name: str) -> float:
-    raise Refused(f"The body holds {name}, which is no JSON.")
-
-
-def _depth_exceeds(value: Any, limit: int) -> bool:
-    level = [value]
-    for _ in range(limit + 1):
-        level = [
-            child
-            for item in level
-            if isinstance(item, dict | list)
-            for child in (item.values() if isinstance(item, dict) else item)
-        ]
-        if not level:
-            return False
-    return True

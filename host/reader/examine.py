@@ -5,14 +5,14 @@ shipped template before SQLite sees a byte: a generated column ran for 20 s insi
 """
 
 import itertools
-import json
 import sqlite3
 import time
 from collections.abc import Callable, Iterator
 
+from host.strict_json import NotStrict, dump, parse
 from mailboxes.clock import canonical
 from mailboxes.ids import is_derived_id, is_row_id
-from mailboxes.limits import MAX_CONTENT_BYTES, MAX_JSON_DEPTH, MAX_ROWS_PER_READ, MAX_SNAPSHOT_BYTES
+from mailboxes.limits import MAX_CONTENT_BYTES, MAX_ROWS_PER_READ, MAX_SNAPSHOT_BYTES
 from mailboxes.rows import Activity, ClaimState, Kind
 from mailboxes.schema import PAGE_SIZE, masked_page1, outbound_template
 
@@ -297,51 +297,15 @@ def _address(channel: object, account: object, platform: object, thread: object)
     ]
 
 
-def _unique_keys(pairs: list[tuple[str, object]]) -> dict[str, object]:
-    made = dict(pairs)
-    if len(made) != len(pairs):
-        raise BadValue("content has a key twice")
-    return made
-
-
-def _no_constant(name: str) -> object:
-    raise BadValue(f"content holds {name}")
-
-
-_DECODER = json.JSONDecoder(object_pairs_hook=_unique_keys, parse_constant=_no_constant)
-
-
 def _content(text: str) -> str:
     """JSON as it is acted on: parsed and written again, so that no two parsers can read two things from it."""
     try:
-        value = _DECODER.decode(text)
+        value = parse(text)
         if not isinstance(value, dict):
             raise BadValue("content is no JSON object")
-        if text.count("{") + text.count("[") > MAX_JSON_DEPTH and _deeper_than(value, MAX_JSON_DEPTH):
-            raise BadValue(f"content is nested deeper than {MAX_JSON_DEPTH}")
-        again = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
-        size = len(again.encode())
-    except RecursionError:
-        raise BadValue(f"content is nested deeper than {MAX_JSON_DEPTH}") from None
-    except UnicodeEncodeError:
-        raise BadValue("content holds half a surrogate pair") from None
-    except BadValue:
-        raise
-    except ValueError:
-        raise BadValue("content is no JSON") from None
-    if size > MAX_CONTENT_BYTES:
+        again = dump(value)
+    except NotStrict as error:
+        raise BadValue(f"content {error}") from None
+    if len(again.encode()) > MAX_CONTENT_BYTES:
         raise BadValue(f"content is longer than {MAX_CONTENT_BYTES} bytes")
     return again
-
-
-def _deeper_than(value: object, depth: int) -> bool:
-    level: list[object] = [value]
-    for _ in range(depth):
-        level = [child for outer in level for child in _children(outer)]
-    return any(isinstance(rest, dict | list) for rest in level)
-
-
-def _children(value: object) -> list[object]:
-    if isinstance(value, dict):
-        return list(value.values())
-    return value if isinstance(value, list) else []

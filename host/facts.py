@@ -16,7 +16,7 @@ from host.channels.base import Channel
 from host.channels.terminal import ACCOUNT_ID as TERMINAL_ACCOUNT
 from host.channels.terminal import CHANNEL_TYPE as TERMINAL_TYPE
 from host.channels.terminal import chat_of
-from host.db import agent_groups
+from host.db import agent_groups, host_outbox
 from host.db import settings as stored_settings
 from host.db.agent_groups import AgentGroup, AgentGroupRefused
 from host.db.engine import CentralDatabase, query_on, sqlite_path
@@ -27,14 +27,15 @@ from host.fleet import Fleet
 from host.ground import default_provider
 from host.home import Home
 from host.images import Images
-from host.items import Item, SessionRef
-from host.looking import Looker, look, look_offline, own_version
+from host.items import Item, SessionRef, item_of
+from host.looking import Looker, look, look_offline, own_version, undelivered_of_host
 from host.mailbox import Mailbox
 from host.mailbox_pool import MailboxPool
 from host.postmaster import Postmaster
 from host.runtime.base import RuntimeName, RuntimeUnavailable
 from host.runtime.image import BuildFailed
 from host.settings import CurrentSettings, Settings
+from host.undelivered import Undelivered
 from host.views import Query
 from mailboxes.clock import Clock, to_text
 from mailboxes.rows import Address
@@ -88,11 +89,12 @@ class Facts:
         self._channels = channels
         self._preferred = preferred
         self._since = to_text(clock.now())
+        self._undelivered = Undelivered()
 
     async def status(self) -> Row:
         """Local facts, at once, in the shape of `host.looking.stopped_status`."""
         counts = await self._query(views.facts)
-        undelivered = await self._look("messages.list", {"undelivered": True})
+        undelivered = await self._count_undelivered()
         live = self._fleet.live()
         return {
             "host": {
@@ -103,10 +105,7 @@ class Facts:
                 "home": str(self._home.root),
             },
             "problems": self._problems() + await asyncio.to_thread(_disk_problems, self._home),
-            "warnings": [
-                {"what": f"Session {key.session_id} had trouble and went on: {reason}", "next": "See: host logs"}
-                for key, reason in self._fleet.incidents.items()
-            ],
+            "warnings": self._warnings(),
             "model": await self._model(),
             "sandbox": {
                 "kind": SANDBOX_WORDS[self._preferred()],
@@ -125,7 +124,7 @@ class Facts:
             "sessions": dict(counts.sessions),
             "messages": {
                 "arriving": counts.spooled,
-                "undelivered": len(undelivered) if isinstance(undelivered, list) else 0,
+                "undelivered": undelivered,
             },
         }
 
@@ -146,9 +145,29 @@ class Facts:
             for address, why in self._delivery.waiting().items()
             if why != NOBODY
         ]
-        if self._images.problem:
-            found.append({"what": self._images.problem, "next": "Agents run as processes until then."})
+        if self._images.problem and self._settings.value.runtime != "auto":
+            found.append({"what": self._images.problem, "next": "No agent runs until then."})
         return found
+
+    def _warnings(self) -> list[Row]:
+        """What works and could be better."""
+        found: list[Row] = [
+            {"what": f"Session {key.session_id} had trouble and went on: {reason}", "next": "See: host logs"}
+            for key, reason in self._fleet.incidents.items()
+        ]
+        if self._images.problem and self._settings.value.runtime == "auto":
+            kind = SANDBOX_WORDS[self._preferred()]
+            found.append({"what": self._images.problem, "next": f"(Agents run in a {kind} meanwhile.)"})
+        return found
+
+    async def _count_undelivered(self) -> int:
+        def facts_and_keys(query: Query) -> tuple[views.Facts, list[tuple[str, str]]]:
+            return views.facts(query), views.session_keys(query)
+
+        facts, keys = await self._query(facts_and_keys)
+        folders = [self._home.session_folder(*key) for key in keys]
+        of_sessions = await asyncio.to_thread(self._undelivered.count, folders)
+        return of_sessions + undelivered_of_host(facts)
 
     async def view(self, name: str, params: Mapping[str, object]) -> object:
         """A read-only view."""
@@ -172,8 +191,25 @@ class Facts:
         row = await self._look("messages.show", {"id": message_id})
         if not isinstance(row, dict):
             raise Failure(Code.NOT_FOUND, f"There is no message {message_id}.", "See: host messages list")
-        key = SessionRef(str(row["agent_group_id"]), str(row["session"]))
         full_id = str(row["id"])
+        if row["session"] is None:
+            await self._retry_own(full_id)
+        else:
+            await self._retry_of_session(SessionRef(str(row["agent_group_id"]), str(row["session"])), full_id)
+        log.info("message tried again", message=full_id, actor=actor)
+        found = await self._look("messages.show", {"id": full_id})
+        assert isinstance(found, dict)
+        return found
+
+    async def _retry_own(self, message_id: str) -> None:
+        """The same for what the host itself said (`host_outbox`)."""
+        now = to_text(self._clock.now())
+        row = await self._database.run(lambda c: host_outbox.retry(c, message_id, now))
+        if row is None:
+            raise _not_failed(message_id)
+        self._delivery.add([item_of(row, None)])
+
+    async def _retry_of_session(self, key: SessionRef, full_id: str) -> None:
 
         def retry(mailbox: Mailbox) -> tuple[bool, Item | None]:
             return mailbox.retry_message(full_id), mailbox.retry_delivery(full_id)
@@ -184,11 +220,7 @@ class Facts:
         elif again:
             self._fleet.notify(key)
         else:
-            raise Failure(Code.REFUSED, f"Message {full_id} has not failed, so there is nothing to try again.")
-        log.info("message tried again", message=full_id, actor=actor)
-        found = await self._look("messages.show", {"id": full_id})
-        assert isinstance(found, dict)
-        return found
+            raise _not_failed(full_id)
 
     async def set_setting(self, name: str, value: str | None, actor: str) -> None:
         """Stores a setting, or with None takes it back to its default; in force at the next start of a sandbox."""
@@ -244,6 +276,10 @@ def _disk_problems(home: Home) -> list[Row]:
         return []
     what = f"The disk of {home.root} is full: {free // 1024**2} MiB are left."
     return [{"what": what, "next": "Make room. What waits goes on by itself."}]
+
+
+def _not_failed(message_id: str) -> Failure:
+    return Failure(Code.REFUSED, f"Message {message_id} has not failed, so there is nothing to try again.")
 
 
 def _name(address: Address) -> str:

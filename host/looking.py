@@ -15,12 +15,14 @@ from host.failure import Code, Failure
 from host.home import Home
 from host.lock import holder
 from host.settings import DEFAULTS, names
-from host.views import Query
+from host.undelivered import BUSY_SECONDS, OPEN_STATES, UNDELIVERED, Undelivered
+from host.views import Facts, Query
 
 Row = dict[str, object]
 
 MESSAGES_SHOWN = 50
-_BUSY_SECONDS = 0.25
+_FIRST = "~"
+"""Behind every time: what cannot be read stands before the newest."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +90,8 @@ def _numbers(home: Home, problems: list[Row]) -> Row:
     try:
         with views.offline(home.database) as query:
             facts = views.facts(query)
-            undelivered = len(_messages(Looker(query, home, {}), {"undelivered": True}))
+            folders = [home.session_folder(*key) for key in views.session_keys(query)]
+            undelivered = undelivered_of_host(facts) + Undelivered().count(folders)
     except sqlite3.Error as error:
         problems.append({"what": f"{home.database} cannot be read: {error}.", "next": "See `host logs`."})
         return {"agents": 0, "sessions": {}, "messages": {"arriving": 0, "undelivered": 0}}
@@ -97,6 +100,11 @@ def _numbers(home: Home, problems: list[Row]) -> Row:
         "sessions": dict(facts.sessions),
         "messages": {"arriving": facts.spooled, "undelivered": undelivered},
     }
+
+
+def undelivered_of_host(facts: Facts) -> int:
+    """How many messages of the host itself have not arrived."""
+    return sum(number for state, number in facts.outbox.items() if state in OPEN_STATES)
 
 
 def _agents(looker: Looker, _params: Mapping[str, object]) -> list[Row]:
@@ -130,8 +138,10 @@ def _settings(looker: Looker, _params: Mapping[str, object]) -> list[Row]:
 
 
 def _messages(looker: Looker, params: Mapping[str, object]) -> list[Row]:
-    """The newest first. `session`: one session's; `undelivered`: what was said and has not arrived; `id`: whose id
-    begins so."""
+    """The newest first, and before them a row of the state "unreadable" for each session that cannot be read now.
+
+    `session`: one session's; `undelivered`: what was said and has not arrived; `id`: whose id begins so.
+    """
     wanted = params.get("session")
     limit = params.get("limit", MESSAGES_SHOWN)
     undelivered, beginning = params.get("undelivered") is True, params.get("id")
@@ -140,7 +150,7 @@ def _messages(looker: Looker, params: Mapping[str, object]) -> list[Row]:
         if wanted in {None, session["id"]}:
             rows += _messages_of(looker.home, session, undelivered=undelivered, beginning=beginning)
     rows += _host_messages(looker.query, undelivered=undelivered, beginning=beginning) if wanted is None else []
-    rows.sort(key=lambda row: str(row["at"]), reverse=True)
+    rows.sort(key=lambda row: str(row["at"] or _FIRST), reverse=True)
     return rows if undelivered or not isinstance(limit, int) else rows[:limit]
 
 
@@ -151,19 +161,25 @@ def _message(looker: Looker, params: Mapping[str, object]) -> Row | None:
 
 _IN = """
 SELECT id, 'in' AS direction, kind, status AS state, timestamp AS at, content, tries AS attempts, process_after AS
-next_attempt_at, NULL AS last_error, NULL AS in_reply_to, channel_type, platform_id FROM messages_in WHERE :undelivered
-= 0 AND substr(id, 1, length(:beginning)) = :beginning ORDER BY timestamp DESC LIMIT :limit
+next_attempt_at, NULL AS last_error, NULL AS in_reply_to, channel_type, platform_id FROM messages_in
+WHERE substr(id, 1, length(:beginning)) = :beginning ORDER BY timestamp DESC LIMIT :limit
 """
 _OUT = """
 SELECT id, 'out' AS direction, kind, state, timestamp AS at, content, attempts, next_attempt_at, last_error,
-in_reply_to, channel_type, platform_id FROM {table} WHERE (:undelivered = 0 OR state IN ('queued', 'sending', 'unknown',
-'failed')) AND substr(id, 1, length(:beginning)) = :beginning ORDER BY timestamp DESC LIMIT :limit
+in_reply_to, channel_type, platform_id FROM {table} WHERE {only} AND substr(id, 1, length(:beginning)) = :beginning
+ORDER BY timestamp DESC LIMIT :limit
 """
 _MOST = 500
 
 
-def _parameters(*, undelivered: bool, beginning: object) -> Row:
-    return {"undelivered": int(undelivered), "beginning": str(beginning or ""), "limit": _MOST}
+def _statements(*, undelivered: bool) -> list[str]:
+    """What reads one inbound.db. An agent's undelivered messages are found by their index, whatever else is there."""
+    said = _OUT.format(table="deliveries", only=UNDELIVERED if undelivered else "1")
+    return [said] if undelivered else [_IN, said]
+
+
+def _parameters(beginning: object) -> Row:
+    return {"beginning": str(beginning or ""), "limit": _MOST}
 
 
 def _messages_of(home: Home, session: Mapping[str, object], *, undelivered: bool, beginning: object) -> Iterator[Row]:
@@ -171,16 +187,18 @@ def _messages_of(home: Home, session: Mapping[str, object], *, undelivered: bool
     path = folder / "inbound" / "inbound.db"
     if not path.exists():
         return
-    connection = sqlite3.connect(f"{path.as_uri()}?mode=ro", uri=True, timeout=_BUSY_SECONDS)
+    connection = sqlite3.connect(f"{path.as_uri()}?mode=ro", uri=True, timeout=BUSY_SECONDS)
     connection.row_factory = sqlite3.Row
-    parameters = _parameters(undelivered=undelivered, beginning=beginning)
+    parameters = _parameters(beginning)
     try:
         found = [
-            dict(row) for sql in (_IN, _OUT.format(table="deliveries")) for row in connection.execute(sql, parameters)
+            dict(row)
+            for statement in _statements(undelivered=undelivered)
+            for row in connection.execute(statement, parameters)
         ]
-    except sqlite3.OperationalError:
-        # The host writes just now, or died in a write and rolls it back at its next start: this session is left out.
-        return
+    except sqlite3.Error as error:
+        # The host writes just now, or died in a write and rolls it back at its next start, or the file is damaged.
+        found = [] if beginning is not None else [_unreadable(error)]
     finally:
         connection.close()
     for row in found:
@@ -192,8 +210,19 @@ def _messages_of(home: Home, session: Mapping[str, object], *, undelivered: bool
         }
 
 
+def _unreadable(error: sqlite3.Error) -> Row:
+    """Stands in a list for the messages of a session that cannot be read."""
+    text = f"The messages of this session cannot be read now: {error}. See: host logs"
+    return {
+        "id": None, "direction": None, "kind": None, "state": "unreadable", "at": None, "content": text,
+        "attempts": None, "next_attempt_at": None, "last_error": str(error), "in_reply_to": None,
+        "channel_type": None, "platform_id": None,
+    }  # fmt: skip
+
+
 def _host_messages(query: Query, *, undelivered: bool, beginning: object) -> Iterator[Row]:
-    for row in query(_OUT.format(table="host_outbox"), _parameters(undelivered=undelivered, beginning=beginning)):
+    statement = _OUT.format(table="host_outbox", only=UNDELIVERED if undelivered else "1 = 1")
+    for row in query(statement, _parameters(beginning)):
         yield {**_readable(row), "session": None, "agent": None, "agent_group_id": None}
 
 

@@ -97,6 +97,13 @@ def session(query: Query, session_id: str) -> dict[str, object] | None:
     return found[0] if found else None
 
 
+def session_keys(query: Query) -> list[tuple[str, str]]:
+    """(agent group id, session id) of every session, the closed ones too."""
+    return [
+        (str(row["agent_group_id"]), str(row["id"])) for row in query("SELECT agent_group_id, id FROM sessions", {})
+    ]
+
+
 def facts(query: Query) -> Facts:
     """The numbers of `status`."""
     return Facts(

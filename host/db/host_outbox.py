@@ -70,6 +70,17 @@ def open_rows(connection: Connection) -> list[dict[str, object]]:
     return [dict(row) for row in rows.mappings()]
 
 
+def retry(connection: Connection, id: str, now: str) -> dict[str, object] | None:  # noqa: A002
+    """Queues a dead letter again with a fresh count; its row, or None where it is none."""
+    again = update(host_outbox).where(host_outbox.c.id == id, host_outbox.c.state == DeliveryState.FAILED.value)
+    fresh = again.values(
+        state=DeliveryState.QUEUED.value, attempts=0, unknown_count=0, next_attempt_at=None, state_changed=now
+    )
+    if connection.execute(fresh).rowcount == 0:
+        return None
+    return dict(connection.execute(select(host_outbox).where(host_outbox.c.id == id)).mappings().one())
+
+
 def change(connection: Connection, id: str, **columns: str | int | None) -> None:  # noqa: A002
     """Sets columns of the delivery record. Raises ValueError for any other column."""
     if not columns.keys() <= set(_CHANGEABLE):

@@ -1,0 +1,130 @@
+"""What has not arrived: counted cheaply, listed whole, tried again, and said to who waits."""
+
+import asyncio
+import contextlib
+import json
+import sqlite3
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from host import undelivered
+from host.home import Home
+from host.undelivered import Undelivered
+from mailboxes.schema import create_inbound
+from tests.cli.test_commands import host_up, run
+
+
+def _mailbox(folder: Path) -> Path:
+    path = folder / "inbound" / "inbound.db"
+    path.parent.mkdir(parents=True)
+    create_inbound(path)
+    return path
+
+
+def _say(path: Path, message: str, state: str) -> None:
+    with contextlib.closing(sqlite3.connect(path)) as connection:
+        connection.execute(
+            "INSERT INTO deliveries (id, kind, timestamp, content, state) VALUES (?, 'chat', '', '{}', ?)",
+            (message, state),
+        )
+        connection.commit()
+
+
+@pytest.fixture
+def opened(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
+    """The databases that were opened."""
+    found: list[Path] = []
+    count: Callable[[Path], int] = undelivered._count
+
+    def counted(path: Path) -> int:
+        found.append(path)
+        return count(path)
+
+    monkeypatch.setattr(undelivered, "_count", counted)
+    return found
+
+
+def test_only_a_mailbox_that_has_changed_is_opened_to_be_counted(tmp_path: Path, opened: list[Path]) -> None:
+    quiet, busy = _mailbox(tmp_path / "quiet"), _mailbox(tmp_path / "busy")
+    folders = [tmp_path / "quiet", tmp_path / "busy", tmp_path / "not there yet"]
+    for number, state in enumerate(["queued", "sending", "unknown", "failed", "sent", "cancelled"]):
+        _say(busy, f"o-{number}", state)
+    counter = Undelivered()
+    assert counter.count(folders) == 4
+    assert opened == [quiet, busy]
+    assert counter.count(folders) == 4
+    assert opened == [quiet, busy]
+    _say(busy, "o-more", "failed")
+    assert counter.count(folders) == 5
+    assert opened == [quiet, busy, busy]
+
+
+def test_a_mailbox_that_cannot_be_read_now_counts_as_it_did(tmp_path: Path) -> None:
+    path = _mailbox(tmp_path / "s")
+    _say(path, "o-1", "queued")
+    counter = Undelivered()
+    assert counter.count([tmp_path / "s"]) == 1
+    whole = path.read_bytes()
+    path.write_bytes(b"x" * len(whole))
+    assert counter.count([tmp_path / "s"]) == 1
+    path.write_bytes(whole)
+    assert counter.count([tmp_path / "s"]) == 1
+
+
+def test_undelivered_messages_are_found_by_their_index(tmp_path: Path) -> None:
+    with contextlib.closing(sqlite3.connect(_mailbox(tmp_path / "s"))) as connection:
+        plan = connection.execute(f"EXPLAIN QUERY PLAN {undelivered._COUNT}").fetchall()
+    assert "deliveries_undelivered" in str(plan)
+
+
+@contextlib.contextmanager
+def _central(home: Home) -> Iterator[sqlite3.Connection]:
+    with contextlib.closing(sqlite3.connect(home.database)) as connection:
+        yield connection
+        connection.commit()
+
+
+async def test_a_session_that_cannot_be_read_has_a_line_of_its_own_in_the_list(home: Home) -> None:
+    assert (await run("chat", "--once", "hello"))[0] == 0
+    [path] = home.sessions.glob("*/*/inbound/inbound.db")
+    path.write_bytes(b"x" * 4096)
+    code, out, _ = await run("--json", "messages")
+    [row] = json.loads(out)
+    assert code == 0
+    assert row["state"] == "unreadable"
+    assert row["session"] == path.parent.parent.name
+    assert "cannot be read now" in row["text"]
+    assert (await run("messages", "show", "last"))[0] == 5
+
+
+async def test_a_message_of_the_host_itself_is_tried_again(home: Home) -> None:
+    assert (await run("chat", "--once", "hello"))[0] == 0
+    with _central(home) as connection:
+        connection.execute(
+            "INSERT INTO host_outbox (id, kind, timestamp, content, state, attempts, channel_type, account_id, "
+            "platform_id) VALUES ('o-notice', 'chat', '2026-01-02T03:04:05.678Z', '{\"text\": \"a word\"}', 'failed', "
+            "5, 'terminal', 'local', 'cli')"
+        )
+    code, out, _ = await run("--json", "status")
+    assert json.loads(out)["messages"]["undelivered"] == 1
+    async with host_up(home):
+        code, out, err = await run("--json", "messages", "retry", "o-notice", "-y")
+        assert code == 0, err
+        assert json.loads(out)["attempts"] == 0
+        code, out, _ = await run("chat", "--once", "hello")
+        assert "a word" in out
+        code, _, err = await run("messages", "retry", "o-notice", "-y")
+        assert code == 4
+        assert "has not failed" in err
+
+
+async def test_who_writes_where_no_agent_answers_is_told_and_waits_no_longer(home: Home) -> None:
+    assert (await run("chat", "--once", "hello"))[0] == 0
+    with _central(home) as connection:
+        connection.execute("DELETE FROM messaging_group_agents")
+    async with asyncio.timeout(40):
+        code, out, _ = await run("chat", "--once", "anybody?")
+    assert code == 1
+    assert "The message went to nobody: no agent answers in this chat." in out

@@ -9,7 +9,7 @@ from host import sessions as session_folders
 from host.broker.gateway import DEFAULT_BASE_URL, Gateway
 from host.broker.keys import KeyStore
 from host.broker.server import Broker
-from host.channels.base import Channel
+from host.channels.base import Channel, InboundEvent
 from host.channels.terminal import TerminalChannel
 from host.control import ControlServer
 from host.db import migrate
@@ -89,7 +89,7 @@ async def assemble(home: Home, environment: Mapping[str, str], clock: Clock, sta
     images = Images(runtimes[RuntimeName.DOCKER], ground, settings.runtime)
     return Host(
         home, clock, stopping, database, routing, channels, terminal, ControlServer(home.control_socket), delivery,
-        postmaster, await _intake(home, database, routing, clock, postmaster, delivery), fleet,
+        postmaster, await _intake(home, database, routing, clock, postmaster, delivery, watch), fleet,
         Sweep(due, fleet, clock, lambda: end_orphans(runtimes, fleet)), images, runtimes, watch,
         Facts(
             home, environment, database, routing, fleet, delivery, postmaster, pool, images, current, keys, clock,
@@ -134,7 +134,13 @@ async def _open_database(
 
 
 async def _intake(
-    home: Home, database: CentralDatabase, routing: Routing, clock: Clock, postmaster: Postmaster, delivery: Delivery
+    home: Home,
+    database: CentralDatabase,
+    routing: Routing,
+    clock: Clock,
+    postmaster: Postmaster,
+    delivery: Delivery,
+    watch: MessageWatch,
 ) -> Intake:
     async def put(routed: Sequence[Routed]) -> None:
         session, group = routed[0].session, routed[0].agent_group
@@ -150,8 +156,16 @@ async def _intake(
     def filled() -> None:
         asyncio.ensure_future(fill())  # noqa: RUF006  what is lost of it is taken up at the next start
 
+    async def tell(events: Sequence[tuple[InboundEvent, str]]) -> None:
+        await fill()  # what the host has to say about them comes before their end
+        for event, reason in events:
+            watch.went_nowhere(event, reason)
+
+    def nowhere(events: Sequence[tuple[InboundEvent, str]]) -> None:
+        asyncio.ensure_future(tell(events))  # noqa: RUF006  a terminal that attaches again asks for the outcome
+
     resolvers = await asyncio.to_thread(load_resolvers)
-    return Intake(database, routing, clock, put, resolvers=resolvers, outbox_filled=filled)
+    return Intake(database, routing, clock, put, resolvers=resolvers, outbox_filled=filled, nowhere=nowhere)
 
 
 def _crash_environment(environment: Mapping[str, str]) -> Mapping[str, str]:

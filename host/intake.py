@@ -78,6 +78,7 @@ class _Plan:
     people: dict[str, str | None] = field(default_factory=dict)
     refusals: list[tuple[str, InboundEvent, str]] = field(default_factory=list)
     routed: list[Routed] = field(default_factory=list)
+    nowhere: list[tuple[InboundEvent, str]] = field(default_factory=list)
 
 
 def message_id_of(event: InboundEvent) -> str:
@@ -90,7 +91,8 @@ class Intake:
     """Between the channels and the mailboxes.
 
     `put` gets each message once, in order per session, different sessions at the same time; in `recover` maybe once
-    more. `outbox_filled` is called when something for host_outbox was committed.
+    more. `outbox_filled` is called when something for host_outbox was committed, `nowhere` with the committed events
+    that go to no session and the reasons ("" where host_outbox has one for the sender).
     """
 
     def __init__(
@@ -102,6 +104,7 @@ class Intake:
         *,
         resolvers: Sequence[Resolver] = (by_wiring,),
         outbox_filled: Callable[[], None] = lambda: None,
+        nowhere: Callable[[Sequence[tuple[InboundEvent, str]]], None] = lambda _events: None,
         node: str | None = None,
     ) -> None:
         self._database = database
@@ -110,6 +113,7 @@ class Intake:
         self._put = put
         self._resolvers = resolvers
         self._outbox_filled = outbox_filled
+        self._nowhere = nowhere
         self._node = node
         self._waiting: deque[_Accept] = deque()
         self._committer: asyncio.Task[None] | None = None
@@ -195,6 +199,8 @@ class Intake:
             self._enqueue(routed)
         if plan.refusals:
             self._outbox_filled()
+        if plan.nowhere:
+            self._nowhere(plan.nowhere)
 
     def _take(self, connection: Connection, batch: Sequence[_Accept]) -> _Plan:
         """The whole transaction of a batch."""
@@ -262,7 +268,9 @@ class Intake:
     def _not_delivered(plan: _Plan, event: InboundEvent, decision: Decision, message_id: str) -> None:
         if isinstance(decision, Refuse):
             plan.refusals.append((message_id, event, decision.text))
+            plan.nowhere.append((event, ""))
         elif isinstance(decision, Drop):
+            plan.nowhere.append((event, decision.reason))
             address = event.address
             log.info(
                 "a message was dropped",
@@ -314,6 +322,7 @@ class Intake:
         late = self._plan(connection, [event], row.received_at)
         plan.people.update(late.people)
         plan.refusals += late.refusals
+        plan.nowhere += late.nowhere
         plan.routed += late.routed
         connection.execute(ingest_spool.FORGET, {"done": row.message_id})
         ingest_spool.add(connection, late.spool)

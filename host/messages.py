@@ -141,6 +141,11 @@ class MessageWatch:
         for event_key, address in self._keys.pop(message_id, ()):
             self._delivery.when_drained(address, self._teller(event_key, failed=not completed))
 
+    def went_nowhere(self, event: InboundEvent, reason: str) -> None:
+        """Routing has dropped a message, or refused it (the refusal is queued for delivery already)."""
+        for event_key, address in self._keys.pop(message_id_of(event), ()):
+            self._delivery.when_drained(address, self._teller(event_key, failed=True, reason=reason))
+
     def carried_on(self, message_id: str, by: str) -> None:
         """Whoever waits for a message waits for the one that goes on with it."""
         for event_key, address in self._keys.pop(message_id, ()):
@@ -150,5 +155,5 @@ class MessageWatch:
         """Nobody works on its messages now."""
         self._signs.stop(key)
 
-    def _teller(self, event_key: str, *, failed: bool) -> Callable[[], None]:
-        return lambda: self._terminal.settled(event_key, failed=failed)
+    def _teller(self, event_key: str, *, failed: bool, reason: str = "") -> Callable[[], None]:
+        return lambda: self._terminal.settled(event_key, failed=failed, reason=reason)

@@ -12,8 +12,8 @@ Events
     {type: "text", delivery_id, chunk, last, text, notice}   to be acknowledged; a receiver drops a (delivery_id, chunk)
     that it has shown
     {type: "turn", active}  {type: "typing", active}
-    {type: "settled", event_key, failed}             all that this message brought about was delivered; it may come
-    twice
+    {type: "settled", event_key, failed, reason}     all that this message brought about was delivered; it may come
+    twice. `reason`: why it went nowhere, "" where it went somewhere
 """
 
 import asyncio
@@ -174,11 +174,11 @@ class TerminalChannel:
         (self._active.add if active else self._active.discard)(chat)
         self._tell(chat, {"type": "turn", "active": active})
 
-    def settled(self, event_key: str, failed: bool) -> None:
-        """The message of `event_key` is completed or failed and all that it brought about is delivered. Never
-        blocks."""
+    def settled(self, event_key: str, failed: bool, reason: str = "") -> None:
+        """The message of `event_key` is completed or failed and all that it brought about is delivered; `reason`: why
+        it went nowhere. Never blocks."""
         chat = event_key.partition(":")[0]
-        self._tell(chat, {"type": "settled", "event_key": event_key, "failed": failed})
+        self._tell(chat, {"type": "settled", "event_key": event_key, "failed": failed, "reason": reason})
 
     def _tell(self, chat: str, event: dict[str, object]) -> None:
         for terminal in list(self._terminals.get(chat, ())):

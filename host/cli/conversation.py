@@ -117,14 +117,16 @@ class Conversation:
             case {"type": "turn" | "typing", "active": bool(active)}:
                 self._busy(active)
             case {"type": "settled", "event_key": str(event_key), "failed": bool(failed)}:
-                self._settle(event_key, failed=failed)
+                self._settle(event_key, failed=failed, reason=str(event.get("reason") or ""))
             case _:
                 pass  # a newer host may say more
 
-    def _settle(self, event_key: str, *, failed: bool) -> None:
+    def _settle(self, event_key: str, *, failed: bool, reason: str) -> None:
         # The key that we made ends the event key: the word may come before the answer to `chat.send`.
         line = self._open.pop(event_key.rpartition(":")[2], None)
         if line is not None and not line.settled.done():
+            if reason:
+                self._show(Shown(f"The message went to nobody: {reason}.", notice=True))
             line.settled.set_result(failed)
 
     def _is_new(self, chunk: tuple[str, int]) -> bool:

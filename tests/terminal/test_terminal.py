@@ -152,12 +152,13 @@ async def test_the_end_of_a_turn_and_of_a_message_reach_its_chat_alone(played: P
             assert [await anext(events) for _ in range(3)] == [
                 {"type": "turn", "active": True},
                 {"type": "typing", "active": True},
-                {"type": "settled", "event_key": "cli:message:12345678", "failed": True},
+                {"type": "settled", "event_key": "cli:message:12345678", "failed": True, "reason": ""},
             ]
             assert await anext(others) == {
                 "type": "settled",
                 "event_key": "cli-porter:message:87654321",
                 "failed": False,
+                "reason": "",
             }
 
 

@@ -8,6 +8,8 @@ Row = dict[str, object]
 
 _NAMES = ("name", "folder")
 _SHOWN = 5
+_LISTS = {"setting": "config"}
+"""Things whose list is not called as they are."""
 
 
 def rows_of(answer: object) -> list[Row]:
@@ -25,7 +27,7 @@ def find(rows: Sequence[Row], text: str, noun: str) -> Row:
     found = found or [row for row in rows if text and str(row.get("id", "")).startswith(text)]
     if len(found) == 1:
         return found[0]
-    listing = f"See `host {noun}s list`."
+    listing = f"See `host {_LISTS.get(noun, f'{noun}s')} list`."
     if not found:
         raise Failure(Code.NOT_FOUND, f"There is no {noun} {text!r}.", listing)
     ids = ", ".join(str(row.get("id")) for row in found[:_SHOWN])

@@ -13,7 +13,7 @@ PROGRAM_VARIABLE = "INNKEEPER_PROGRAM"
 """Set by `./up`, which knows how a person next to it would call us."""
 
 _COMMANDS = "setup|chat|up|down|restart|status|logs|agents|sessions|messages|config|build|version|help"
-_HINT = re.compile(rf"(?<![\w/.-])host (?=(?:{_COMMANDS})\b)")
+_HINT = re.compile(rf"(?<![\w/.-])host (?=(?:{_COMMANDS})\b|--help\b)")
 
 
 @functools.cache

@@ -61,11 +61,11 @@ class Output:
 
     def red(self, text: str) -> None:
         """A line that is bad news."""
-        print(paint(printable(hint(text)), _RED, sys.stdout), flush=True)
+        print(paint(printable(hint(text), newlines=True), _RED, sys.stdout), flush=True)
 
     def yellow(self, text: str) -> None:
         """A line that asks for a look."""
-        print(paint(printable(hint(text)), _YELLOW, sys.stdout), flush=True)
+        print(paint(printable(hint(text), newlines=True), _YELLOW, sys.stdout), flush=True)
 
     def table(self, columns: Sequence[Column], rows: Sequence[Row], empty: str) -> None:
         """Rows as JSON, or as an aligned table; `empty` is said where there are none."""

@@ -158,6 +158,12 @@ async def test_the_whole_round_on_a_running_host(home: Home) -> None:
 
         code, out, _ = await run("--json", "status")
         assert json.loads(out)["host"]["pid"] == up.pid
+        code, out, _ = await run("status")
+        assert "model      none: a rehearsal answers" in out
+        assert "channels   terminal ok" in out
+        assert ": 1 live, 0 at work, 0 waiting. Containers:" in out
+        assert "None" not in out
+        assert code in {0, 3}  # 3 where containers could be used and cannot: processes do as well
 
         # A new agent has a chat of its own.
         code, out, _ = await run("agents", "add", "Night porter", "-y")

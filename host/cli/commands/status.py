@@ -51,12 +51,10 @@ def _lines(status: Row) -> list[tuple[str, str]]:
         running = f"{host.get('state')} on {host.get('home')}. Start it: host up, or talk: host chat"
     lines = [("host", running)]
     if model:
-        lines.append(
-            ("model", "there is a key" if model.get("key") else "no key: a rehearsal answers, no model (host setup)")
-        )
+        lines.append(("model", _model(model)))
     if sandbox:
         live = f"{sandbox.get('live')} live, {sandbox.get('busy')} at work, {sandbox.get('waiting')} waiting"
-        lines.append(("sandboxes", f"{live}; containers: {sandbox.get('containers')}"))
+        lines.append(("sandboxes", f"{sandbox.get('kind')}: {live}. {sandbox.get('detail') or ''}".rstrip()))
     count = ", ".join(f"{number} {state}" for state, number in sessions.items()) or "none yet"
     lines.append(("sessions", f"{count}; agents: {status.get('agents')}"))
     lines.append(("messages", f"{messages.get('arriving')} arriving, {messages.get('undelivered')} undelivered"))
@@ -64,10 +62,16 @@ def _lines(status: Row) -> list[tuple[str, str]]:
         lines.append(
             (
                 "channels",
-                ", ".join(f"{c.get('channel')} {'ok' if c.get('healthy') else c.get('detail')}" for c in channels),
+                ", ".join(f"{c.get('name')} {'ok' if c.get('healthy') else c.get('detail')}" for c in channels),
             )
         )
     return lines
+
+
+def _model(model: Row) -> str:
+    if model.get("provider") == "rehearsal":
+        return "none: a rehearsal answers. For a key: host setup"
+    return f"{model.get('provider')}, {model.get('model') or 'its default model'}"
 
 
 def _part(status: Row, name: str) -> Row:

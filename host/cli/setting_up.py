@@ -49,7 +49,7 @@ class Found:
         return said
 
 
-def set_up(invocation: Invocation, *, ask: bool) -> int:
+def set_up(invocation: Invocation, *, ask: bool, chat_follows: bool) -> int:
     """Runs every step; with `ask` it asks for what is missing. The exit code: 0, or 3 where something is still
     missing."""
     output = invocation.output
@@ -62,15 +62,16 @@ def set_up(invocation: Invocation, *, ask: bool) -> int:
     with output.progress("Trying the sandboxes"):
         process, container = asyncio.run(_probes(invocation))
     if not output.as_json:
-        output.line(f"container  {_said(container)}")
-        output.line(f"process    {_said(process)}")
+        output.line(f"container  {_said(container)}", newlines=True)
+        output.line(f"process    {_said(process)}", newlines=True)
     zone, zone_from = _zone(invocation, ask=ask)
     found = Found(key_from, key_ok, key_said, process, container, zone, zone_from)
     if output.as_json:
         output.document(_document(found))
     else:
         output.line(f"time zone  {zone} (from {zone_from})")
-        output.line(hint("Next: host chat"))
+        if not chat_follows:
+            output.line(hint("Next: host chat"))
     return DONE_BUT_LOOK if found.missing else 0
 
 
@@ -84,7 +85,7 @@ def _document(found: Found) -> dict[str, object]:
     }
 
 
-_NO_KEY = "none: a rehearsal answers, which is no model. To enter one: host setup (on a terminal)"
+_NO_KEY = "none: a rehearsal answers, which is no model. To enter one later: host setup"
 
 
 def _key(invocation: Invocation, *, ask: bool) -> tuple[str, bool, str]:
@@ -148,10 +149,10 @@ async def _probes(invocation: Invocation) -> tuple[Probe, Probe]:
 
 
 def _said(probe: Probe) -> str:
-    problems = " ".join(probe.problems)
+    problems = "\n".join(probe.problems).replace("\n", f"\n{' ' * 11}")
     if probe.usable:
         return f"works. {problems}".rstrip()
-    return f"does not work. {problems}"
+    return f"cannot be used. {problems}"
 
 
 def _zone(invocation: Invocation, *, ask: bool) -> tuple[str, str]:

@@ -8,7 +8,7 @@ import threading
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Self, TypeVar
 
 from host.channels.terminal import chat_of
 from host.cli.conversation import PATIENCE_SECONDS, Conversation, Shown
@@ -111,11 +111,38 @@ async def _once(home: Home, chat: str, wish: Talk, output: Output) -> int:
     text = wish.text if wish.text is not None else await asyncio.to_thread(_all_of_input)
     came: list[Shown] = []
     show = came.append if output.as_json else _printer(output)
-    conversation = Conversation(home.control_socket, chat, show, lambda _active: None)
-    failed = await _beside(conversation, _say(conversation, text, wish.timeout))
+    with _SignOfLife(output, show) as sign:
+        conversation = Conversation(home.control_socket, chat, sign.show, lambda _active: None)
+        failed = await _beside(conversation, _say(conversation, text, wish.timeout))
     if output.as_json:
         output.document({"failed": failed, "messages": [{"text": c.text, "notice": c.notice} for c in came]})
     return 1 if failed else 0
+
+
+class _SignOfLife:
+    """Tells a person at a terminal that an answer is waited for, and makes room for each chunk that comes."""
+
+    def __init__(self, output: Output, show: Callable[[Shown], None]) -> None:
+        self._output = output
+        self._show = show
+        self._shown = contextlib.ExitStack()
+
+    def __enter__(self) -> Self:
+        self._begin()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._shown.close()
+
+    def show(self, chunk: Shown) -> None:
+        """Shows one chunk."""
+        self._shown.close()
+        self._show(chunk)
+        self._begin()
+
+    def _begin(self) -> None:
+        if sys.stderr.isatty():
+            self._shown.enter_context(self._output.progress("Waiting for the answer"))
 
 
 def _all_of_input() -> str:
@@ -125,12 +152,14 @@ def _all_of_input() -> str:
 
 
 async def _from_pipe(home: Home, chat: str, wish: Talk, output: Output) -> int:
-    conversation = Conversation(home.control_socket, chat, _printer(output), lambda _active: None)
+    sign = _SignOfLife(output, _printer(output))
+    conversation = Conversation(home.control_socket, chat, sign.show, lambda _active: None)
 
     async def lines() -> int:
         failed = False
         async for line in _lines_of_input():
-            failed |= await _say(conversation, line, wish.timeout)
+            with sign:
+                failed |= await _say(conversation, line, wish.timeout)
         return 1 if failed else 0
 
     return await _beside(conversation, lines())

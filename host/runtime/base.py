@@ -50,7 +50,7 @@ class Mount:
 
 @dataclass(frozen=True, slots=True)
 class SandboxSpec:
-    """All that a sandbox gets. Every path is on the host, made and owned by it (docs/mailbox.md).
+    """All that a sandbox gets. Every path is on the host, made and owned by it (docs/architecture.md).
 
     `inbound`, `run` and `agent` are mounted read-only, `outbound`, `state` and `home` (a child of `agent`) read-write.
     `environment` is the whole environment of the runner but for PATH and HOME: nothing else is passed, no secret is

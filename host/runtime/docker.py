@@ -130,7 +130,7 @@ class DockerRuntime:
         self._installation = installation_id
         self._image = image_tag
         self._logs = logs_folder
-        self._clock = clock
+        self.clock = clock
         self._base_url = base_url
         self._pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="docker")
         self._client: docker.APIClient | None = None
@@ -249,7 +249,7 @@ class DockerRuntime:
         while not self._closing.is_set():
             try:
                 # From a moment before: the engine answers before it listens.
-                since = int((self._clock.now() - timedelta(seconds=2)).timestamp())
+                since = int((self.clock.now() - timedelta(seconds=2)).timestamp())
                 self._stream = self._connect().events(since=since, filters=filters, decode=True)
                 if self._closing.is_set():
                     self._stream.close()
@@ -297,6 +297,9 @@ class DockerRuntime:
                 self._client.close()
             self._client = None
 
+    def _no_image(self) -> str:
+        return f"The image {self._image} is not there. Make it with: host build"
+
     def _container_name(self, session_id: str) -> str:
         return f"innkeeper-{self._installation}-{session_id}"
 
@@ -305,27 +308,25 @@ class DockerRuntime:
             try:
                 config = self._image_config()
             except ImageNotFound:
-                raise SandboxRefused(f"The image {self._image} is not there. Make it with: host build") from None
+                raise SandboxRefused(self._no_image()) from None
             self._image_variables = tuple(entry.partition("=")[0] for entry in config.get("Env") or ())
         plain = container_options(spec, self._image, self._installation, command)
         full = container_options(spec, self._image, self._installation, command, self._image_variables)
         # The label is the digest that `options_hash` can tell without asking the engine.
         return {**full, "Labels": plain["Labels"]}
 
-    def _create(self, spec: SandboxSpec, name: str) -> str:
+    def _create(self, spec: SandboxSpec, name: str, *, again: bool = True) -> str:
         check(spec)
-        options = self._options(spec, self._command(spec))
-        for last in (False, True):
-            try:
-                return self._make(options, name)
-            except ImageNotFound:
-                self._image_variables = None
-                raise SandboxRefused(f"The image {self._image} is not there. Make it with: host build") from None
-            except APIError as error:
-                if error.status_code != 409 or last:
-                    raise _refused(spec.session_id, error) from error
-                self._remove_leftover(name, spec.session_id)
-        raise AssertionError  # the loop returns or raises
+        try:
+            return self._make(self._options(spec, self._command(spec)), name)
+        except ImageNotFound:
+            self._image_variables = None
+            raise SandboxRefused(self._no_image()) from None
+        except APIError as error:
+            if error.status_code != 409 or not again:
+                raise _refused(spec.session_id, error) from error
+        self._remove_leftover(name, spec.session_id)
+        return self._create(spec, name, again=False)
 
     # types-docker leaves these two calls untyped.
 
@@ -393,7 +394,7 @@ class DockerRuntime:
     def _keep_output(self, container_id: str, session_id: str) -> bytes:
         output: bytes = self._connect().logs(container_id, stdout=True, stderr=True)  # the engine keeps 1 MiB at most
         if output and is_row_id(session_id):
-            write_log(log_path(self._logs, session_id, self._clock.now()), output)
+            write_log(log_path(self._logs, session_id, self.clock.now()), output)
         return output
 
     def _remove(self, container_id: str) -> None:
@@ -414,8 +415,7 @@ class DockerRuntime:
         try:
             self._image_config()
         except ImageNotFound:
-            problem = f"The image {self._image} is not there. Make it with: host build"
-            return Probe(True, (problem,), {**facts, "image": "no"})
+            return Probe(True, (self._no_image(),), {**facts, "image": "no"})
         for old in engine.containers(all=True, filters={"label": PROBE_LABEL, "status": "exited"}):
             self._remove(old["Id"])  # its host was killed while it tried
         with probe_spec(self._logs) as spec:
@@ -434,10 +434,6 @@ class DockerRuntime:
     def forget(self, container_id: str) -> None:
         """Drops what is known of one that ended."""
         self._containers.pop(container_id, None)
-
-    async def pause(self, seconds: float) -> None:
-        """Waits on this runtime's clock."""
-        await self._clock.sleep(seconds)
 
 
 class _Container:
@@ -477,7 +473,7 @@ class _Container:
                     ended = await self._runtime.call(self._runtime.collect, self.id, self.session_id)
                 except RuntimeUnavailable as error:
                     _log.warning("sandbox_unknown", session_id=self.session_id, reason=str(error), retry_in=delay)
-                    await self._runtime.pause(delay)
+                    await self._runtime.clock.sleep(delay)
                     delay = min(delay * 2, _LAST_DELAY)
                     continue
                 if ended is None:

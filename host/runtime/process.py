@@ -215,7 +215,7 @@ class ProcessRuntime:
         self._keyring_left = False
 
     async def probe(self) -> Probe:
-        """Runs a cage with a session's options and looks at it from inside; `host doctor` asks anew each time."""
+        """Runs a cage with a session's options and looks at it from inside; asked anew each time."""
         problems = [f"{name} is not installed. {_INSTALL}" for name in ("setpriv", "prlimit") if not shutil.which(name)]
         if problems:
             self._tried = Probe(False, tuple(problems))

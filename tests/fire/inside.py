@@ -264,11 +264,18 @@ def _fill_the_outbox() -> NoReturn:
 
 
 def _die_in_a_commit() -> NoReturn:
-    """Claims the message, says something, and is killed with half of the next commit in the file, its journal hot."""
+    """Claims the message, says something, and ends with half of the next commit in the file, its journal hot."""
     message_id, tries, *_ = _message()
     with _outbox() as db:
         db.execute("INSERT INTO claims VALUES (?,?,'turn-1','processing',NULL,1)", (message_id, tries))
         _say(db, "said-before", 1, turn="turn-1")
+    if os.fork() == 0:
+        _tear()
+    os.wait()
+    os._exit(137)  # a container's first process cannot kill itself
+
+
+def _tear() -> NoReturn:
     torn = sqlite3.connect(DB, isolation_level=None)
     torn.execute("PRAGMA cache_size=2")
     torn.execute("BEGIN IMMEDIATE")

@@ -1,0 +1,83 @@
+"""A Docker engine that a test starts itself, so that it may be killed."""
+
+import asyncio
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+from contextlib import closing, suppress
+from pathlib import Path
+
+import docker
+from docker.errors import DockerException
+from requests.exceptions import RequestException
+
+START_SECONDS = 30.0
+
+
+class Engine:
+    """One dockerd with folders of its own. `live_restore`: its containers go on without it."""
+
+    def __init__(self, *, live_restore: bool) -> None:
+        self._folder = Path(tempfile.mkdtemp(prefix="ik-"))
+        self._live_restore = live_restore
+        self._process: subprocess.Popen[bytes] | None = None
+        self.url = f"unix://{self._folder}/docker.sock"
+
+    def start(self) -> None:
+        """Returns when it answers."""
+        folder = self._folder
+        command = [
+            "dockerd", f"--data-root={folder}/data", f"--exec-root={folder}/exec", f"--host={self.url}",
+            f"--pidfile={folder}/docker.pid", "--bridge=none", "--iptables=false", "--ip6tables=false",
+            f"--live-restore={str(self._live_restore).lower()}",
+        ]  # fmt: skip
+        (folder / "docker.pid").unlink(missing_ok=True)
+        with (folder / "log").open("ab") as log:
+            self._process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+        deadline = time.monotonic() + START_SECONDS
+        while time.monotonic() < deadline and self._process.poll() is None:
+            with suppress(DockerException, RequestException), self._client() as client:
+                client.ping()
+                return
+            time.sleep(0.1)  # until its socket is there
+        raise AssertionError((folder / "log").read_text()[-2000:])
+
+    def load(self, image: str) -> None:
+        """Gives it an image that the machine's own engine has."""
+        with closing(docker.from_env(timeout=120)) as ours, self._client() as theirs:
+            theirs.images.load(ours.api.get_image(image))
+            theirs.images.get(image)
+
+    def _client(self) -> closing[docker.DockerClient]:
+        return closing(docker.DockerClient(self.url, timeout=120))
+
+    def kill(self) -> None:
+        """kill -9."""
+        self._end(signal.SIGKILL)
+
+    def close(self) -> None:
+        """Ends it with its containers, and removes its folders."""
+        with suppress(DockerException, RequestException), self._client() as client:
+            for container in client.containers.list(all=True):
+                container.remove(force=True)
+        self._end(signal.SIGTERM)
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    def _end(self, number: signal.Signals) -> None:
+        if self._process is not None and self._process.poll() is None:
+            self._process.send_signal(number)
+            self._process.wait(START_SECONDS)
+
+
+async def kill_containers(label: str) -> None:
+    """kill -9 of every container with that label, on the machine's own engine."""
+
+    def kill() -> None:
+        with closing(docker.from_env()) as client:
+            for container in client.containers.list(filters={"label": label}):
+                with suppress(DockerException):  # it may have ended meanwhile
+                    container.kill()
+
+    await asyncio.to_thread(kill)

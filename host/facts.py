@@ -9,8 +9,8 @@ from typing import TypeVar
 import structlog
 from sqlalchemy import Connection
 
+from host import __version__, views
 from host import sessions as session_folders
-from host import views
 from host.broker.keys import KeyStore
 from host.channels.base import Channel
 from host.channels.terminal import ACCOUNT_ID as TERMINAL_ACCOUNT
@@ -28,7 +28,7 @@ from host.ground import default_provider
 from host.home import Home
 from host.images import Images
 from host.items import Item, SessionRef, item_of
-from host.looking import Looker, look, look_offline, own_version, undelivered_of_host
+from host.looking import Looker, look, look_offline, undelivered_of_host
 from host.mailbox import Mailbox
 from host.mailbox_pool import MailboxPool
 from host.postmaster import Postmaster
@@ -101,7 +101,7 @@ class Facts:
                 "state": "running",
                 "pid": os.getpid(),
                 "since": self._since,
-                "version": own_version(),
+                "version": __version__,
                 "home": str(self._home.root),
             },
             "problems": self._problems() + await asyncio.to_thread(_disk_problems, self._home),

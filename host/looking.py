@@ -8,9 +8,8 @@ import json
 import sqlite3
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from importlib.metadata import PackageNotFoundError, version
 
-from host import views
+from host import __version__, views
 from host.failure import Code, Failure
 from host.home import Home
 from host.lock import holder
@@ -32,14 +31,6 @@ class Looker:
     query: Query
     home: Home
     environment: Mapping[str, str]
-
-
-def own_version() -> str:
-    """The version of this distribution; "unknown" in a tree that is not installed."""
-    try:
-        return version("innkeeper")
-    except PackageNotFoundError:
-        return "unknown"
 
 
 def look(name: str, params: Mapping[str, object], looker: Looker) -> object:
@@ -72,7 +63,7 @@ def stopped_status(home: Home) -> Row:
             "state": "stopped" if process is None else "silent",
             "pid": process,
             "since": None,
-            "version": own_version(),
+            "version": __version__,
             "home": str(home.root),
         },
         "problems": problems,

@@ -4,6 +4,7 @@ import asyncio
 import getpass
 from dataclasses import dataclass
 
+from host import __version__
 from host.broker.gateway import DEFAULT_BASE_URL
 from host.broker.keys import KEY_NAME
 from host.broker.proof import KeyNotProved, Proof, prove_key
@@ -14,7 +15,6 @@ from host.cli.invocation import DONE_BUT_LOOK, Invocation
 from host.cli.looking import rows
 from host.control_client import ControlClient, HostAbsent
 from host.failure import Failure
-from host.looking import own_version
 from host.runtime.base import Probe
 from host.settings import SettingRefused, parse
 
@@ -54,7 +54,7 @@ def set_up(invocation: Invocation, *, ask: bool, chat_follows: bool) -> int:
     missing."""
     output = invocation.output
     if ask:
-        output.line(f"Innkeeper {own_version()}, home {invocation.home.root}")
+        output.line(f"Innkeeper {__version__}, home {invocation.home.root}")
         invocation.home.prepare()
     key_from, key_ok, key_said = _key(invocation, ask=ask)
     if not output.as_json:

@@ -4,6 +4,7 @@ import platform
 
 import click
 
+from host import __version__
 from host.cli.invocation import Invocation
 
 
@@ -13,7 +14,6 @@ def command(invocation: Invocation) -> None:
     """Which version this is, and which one runs."""
     from host.control_client import ControlClient
     from host.failure import Failure
-    from host.looking import own_version
 
     running = None
     try:
@@ -22,7 +22,7 @@ def command(invocation: Invocation) -> None:
             running = status.get("host", {}).get("version") if isinstance(status, dict) else None
     except Failure:
         pass  # no host, or none that answers: this program's version is still known
-    facts = {"version": own_version(), "running": running, "python": platform.python_version()}
+    facts = {"version": __version__, "running": running, "python": platform.python_version()}
     if invocation.output.as_json:
         invocation.output.document(facts)
         return

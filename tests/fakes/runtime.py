@@ -19,6 +19,7 @@ class ScriptedSandbox:
         self.id = f"{runtime.name}-{number}"
         self.session_id = spec.session_id
         self.spec = spec
+        self.options = runtime.options_hash(spec)
         self.signals: list[str] = []
         self.unstoppable = 0
         """So many of the next stops and kills fail."""
@@ -33,6 +34,11 @@ class ScriptedSandbox:
     @property
     def alive(self) -> bool:
         return self._end is None
+
+    @property
+    def connected(self) -> bool:
+        """Whether it has taken up the bell."""
+        return self._line is not None
 
     # -- what the host does to it
 
@@ -60,21 +66,25 @@ class ScriptedSandbox:
         """Ends it, however its runner is."""
         if self._end is None:
             self._do("close")
-            if self._listening is not None:
-                self._listening.cancel()
-            if self._line is not None:
-                self._line.close()
+            self._hang_up()
             self._end = Exit(code, detail)
             self._ended.set()
 
     async def connect(self) -> None:
-        """Takes up the bell."""
+        """Takes up the bell, of the next host where there was one before."""
+        self._hang_up()
         self._line = await bell.connect(self.spec.run / BELL_SOCKET)
 
         def heard(_: bytes) -> None:
             self.rings += 1
 
         self._listening = asyncio.create_task(self._line.listen(heard))
+
+    def _hang_up(self) -> None:
+        if self._listening is not None:
+            self._listening.cancel()
+        if self._line is not None:
+            self._line.close()
 
     def beat(self) -> None:
         """Gives the sign of life, over the bell or without one in its file."""
@@ -90,6 +100,8 @@ class ScriptedSandbox:
     def recover(self) -> None:
         """A runner's first word: it is there and idle."""
         self._do("recover")
+        # SQLite writes nothing where nothing changes, and the host would not see that this runner is there.
+        self._do("write", sql="UPDATE runner_state SET beat = beat + 1")
         self.ring()
 
     def claim(self, turn: str = "t-1") -> list[str]:
@@ -193,7 +205,7 @@ class ScriptedRuntime:
     async def find_ours(self) -> list[Found]:
         if self.away is not None:
             raise self.away
-        return [Found(one, one.session_id, self.options_hash(one.spec)) for one in self.live()]
+        return [Found(one, one.session_id, one.options) for one in self.live()]
 
     async def close(self) -> None:
         """Sandboxes run on."""

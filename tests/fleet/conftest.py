@@ -1,7 +1,11 @@
+import shutil
 from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
 
 import pytest
 
+from host.db.engine import url_for
+from host.db.migrate import migrate
 from host.home import Home
 from tests.fakes.clock import FakeClock
 from tests.fakes.runner_hand import Hand
@@ -15,9 +19,20 @@ def hand() -> Iterator[Hand]:
         yield started
 
 
+@pytest.fixture(scope="session")
+def fresh_database(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The central database of a new home, migrated once."""
+    folder = tmp_path_factory.mktemp("fresh")
+    made = Home(folder / "home", folder / "run")
+    made.prepare()
+    migrate(made, url_for(made, {}))
+    return made.database
+
+
 @pytest.fixture
-def machine(home: Home, clock: FakeClock, hand: Hand) -> Machine:
+def machine(home: Home, clock: FakeClock, hand: Hand, fresh_database: Path) -> Machine:
     """A machine without a host."""
+    shutil.copy(fresh_database, home.database)
     return Machine(home, clock, hand)
 
 

@@ -22,6 +22,7 @@ from host.runtime.base import Runtime, RuntimeName
 from host.serving import Host
 from mailboxes.clock import to_text
 from mailboxes.ids import new_id
+from mailboxes.limits import BEAT_SECONDS
 from mailboxes.rows import Address
 from tests.fakes.clock import FakeClock
 from tests.fakes.recording_channel import RecordingChannel
@@ -30,6 +31,8 @@ from tests.fakes.runtime import ScriptedRuntime, ScriptedSandbox
 from tests.mailbox.made import row_of, table
 
 DEADLINE = 20.0
+QUIET_TURNS = 10
+"""So many turns of the loop without work mean that there is none."""
 ADA = Sender("1", "Ada")
 
 _numbers = itertools.count()
@@ -77,6 +80,8 @@ class Machine:
             host = await assemble(self.home, variables, self.clock, stack)
             runtimes = cast("dict[RuntimeName, Runtime]", host.runtimes)
             runtimes |= {RuntimeName.PROCESS: self.process, RuntimeName.DOCKER: self.docker}
+            # What reading costs is real time, which this clock does not know; tests/untrusted shows the budget.
+            host.postmaster.rest = lambda key: 0.0  # type: ignore[method-assign]
             house = House(self, host)
             await house.add_chats(chats)
             await recover(host.database, host.postmaster, host.delivery, host.fleet, host.runtimes)
@@ -101,6 +106,7 @@ class House:
         self.process = machine.process
         self.channel = Platform()
         self.keys: dict[str, SessionRef] = {}
+        self._beaten_at = 0.0
 
     async def add_chats(self, chats: Sequence[str]) -> None:
         """Public chats of the agent `main`, each with its session."""
@@ -132,7 +138,7 @@ class House:
         found = self.fleet.live()[key].sandbox
         assert isinstance(found, ScriptedSandbox)
         await until(lambda: (found.spec.run / "bell.sock").exists())
-        if found._line is None and found.beats:
+        if not found.connected:
             await found.connect()
             found.recover()
             await until(lambda: self.life(chat).state is not None)
@@ -143,7 +149,14 @@ class House:
         await self.send(chat=chat)
         sandbox = await self.sandbox(chat)
         assert sandbox.claim(turn)
-        await until(lambda: self.rows("processing", chat))
+        await until(lambda: self.rows("processing", chat) and self.life(chat).busy)
+        return sandbox
+
+    async def answered(self, chat: str = "42") -> ScriptedSandbox:
+        """A message that was answered with "done", and the sandbox that is idle now."""
+        sandbox = await self.turn(chat)
+        sandbox.answer("done")
+        await until(lambda: self.channel.texts(chat) and not self.life(chat).busy)
         return sandbox
 
     def life(self, chat: str = "42") -> Life:
@@ -182,13 +195,39 @@ class House:
 
     async def pass_time(self, seconds: float, step: float = 1.0) -> None:
         """Lets the host tick through that much time; runners that beat do so."""
+        await self.settle()
         for _ in range(round(seconds / step)):
-            beating = [one for runtime in (self.process, self.machine.docker) for one in runtime.live() if one.beats]
-            for sandbox in beating:
-                sandbox.beat()
             await self.clock.advance(step)
+            if self.clock.monotonic() - self._beaten_at >= BEAT_SECONDS:
+                await self._beat()
+            await self.settle()
             await self.fleet.tick()
             await self.host.sweep.tick()
+            await self.settle()
+
+    async def settle(self) -> None:
+        """Lets the host do all that it can do at this time."""
+        quiet = 0
+        async with asyncio.timeout(DEADLINE):
+            while quiet < QUIET_TURNS:
+                await asyncio.sleep(0)
+                quiet = quiet + 1 if self._is_quiet() else 0
+
+    def _is_quiet(self) -> bool:
+        """Nobody uses a mailbox, and whatever session has a task has a sandbox that lives, or waits for the gate."""
+        lives = self.fleet.live().values()
+        tasks = [task for task in asyncio.all_tasks() if task.get_name().startswith("session ")]
+        gates = self.process.gate.is_set() and self.machine.docker.gate.is_set()
+        living = all(isinstance(life.sandbox, ScriptedSandbox) and life.sandbox.alive for life in lives)
+        return not self.host.postmaster._pool._users and len(tasks) == len(lives) and (living or not gates)
+
+    async def _beat(self) -> None:
+        self._beaten_at = self.clock.monotonic()
+        for life in self.fleet.live().values():
+            if isinstance(sandbox := life.sandbox, ScriptedSandbox) and sandbox.beats and sandbox.alive:
+                sandbox.beat()
+                if sandbox.connected:
+                    await until(lambda life=life: life.beat_at == self.clock.monotonic())  # type: ignore[misc]
 
     async def die(self) -> None:
         """The host is killed: nothing is stopped, nothing is written."""
@@ -200,9 +239,7 @@ class House:
         await asyncio.gather(*[task for task in doomed if task is not None], return_exceptions=True)
 
 
-def _session_of(
-    connection: Connection, home: Home, group: agent_groups.AgentGroup, chat: str, now: str
-) -> SessionRef:
+def _session_of(connection: Connection, home: Home, group: agent_groups.AgentGroup, chat: str, now: str) -> SessionRef:
     known = messaging_groups.at(connection, "telegram", "bot", chat)
     if known is None:
         known = messaging_groups.create(

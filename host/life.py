@@ -221,7 +221,8 @@ class Life:
                 log.exception("a mailbox could not be read", session=self.key.session_id)
                 self.problem = f"{type(error).__name__}: {error}"
                 continue
-            self.problem = None
+            if self._ending is None:
+                self.problem = None
             if pulled is not None:
                 self._note(pulled)
 

@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import shutil
 import sys
 import threading
 import time
@@ -17,6 +18,7 @@ Row = Mapping[str, object]
 _RED, _YELLOW, _DIM, _PLAIN = "\033[31m", "\033[33m", "\033[2m", "\033[0m"
 _PROGRESS_AFTER = 1.0
 _CELL = 44
+_LEAST = 8
 
 
 def plain(value: object) -> str:
@@ -77,10 +79,16 @@ class Output:
             return
         cells = [[shorten(printable(c.show(row.get(c.field))), c.width) for c in columns] for row in rows]
         widths = [max(len(c.heading), *(len(line[i]) for line in cells)) for i, c in enumerate(columns)]
+        room = _room_for_last(widths) if sys.stdout.isatty() else widths[-1]
         heading = "  ".join(c.heading.ljust(w) for c, w in zip(columns, widths, strict=True)).rstrip()
         print(paint(heading, _DIM, sys.stdout))
         for line in cells:
-            print("  ".join(cell.ljust(w) for cell, w in zip(line, widths, strict=True)).rstrip())
+            *others, last = line
+            print(
+                "  ".join(
+                    [*(cell.ljust(w) for cell, w in zip(others, widths, strict=False)), shorten(last, room)]
+                ).rstrip()
+            )
 
     def card(self, columns: Sequence[Column], row: Row) -> None:
         """One thing: JSON, or a line a field."""
@@ -122,6 +130,12 @@ class Output:
                 print(f"\r{what} ... {seconds:.0f} s", file=sys.stderr, end="", flush=True)
         if on_terminal:
             print(f"\r{what} ... {time.monotonic() - started:.0f} s", file=sys.stderr, flush=True)
+
+
+def _room_for_last(widths: Sequence[int]) -> int:
+    """Where a line would wrap its last column is cut, as long as something of it is left to read."""
+    before = sum(widths[:-1]) + 2 * (len(widths) - 1)
+    return max(shutil.get_terminal_size().columns - before, _LEAST)
 
 
 def paint(text: str, colour: str, stream: object) -> str:

@@ -131,3 +131,14 @@ def test_bare_host_in_a_new_home_is_the_setup(home: Home) -> None:
         at.type("\x04")
         at.end()
     assert "Traceback" not in at.said
+
+
+def test_a_table_does_not_wrap_in_a_narrow_terminal(home: Home) -> None:
+    with _screen("chat", "--once", "a message that is longer than a narrow line has room for") as at:
+        assert at.end() == 0
+    with _screen("messages", COLUMNS="100") as at:
+        assert at.end() == 0
+    lines = at.said.splitlines()
+    assert lines[0].startswith("ID")
+    assert max(len(line) for line in lines) <= 100
+    assert any(line.endswith("…") for line in lines)

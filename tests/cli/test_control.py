@@ -167,7 +167,7 @@ async def test_more_connections_than_the_cap_are_refused_with_the_reason(
 async def test_a_stream_ends_when_who_asked_has_gone(server: ControlServer, home: Home) -> None:
     begun, ended = asyncio.Event(), asyncio.Event()
 
-    async def watch(_call: Call) -> object:
+    async def watch(_call: Call) -> None:
         begun.set()
         try:
             await asyncio.Event().wait()

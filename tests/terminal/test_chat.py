@@ -6,6 +6,7 @@ import signal
 
 import pytest
 
+from host.channels.base import InboundEvent
 from host.home import Home
 from host.lock import home_lock
 from tests.terminal.conftest import PlayedHost, command
@@ -58,7 +59,7 @@ async def test_a_turn_that_failed_makes_the_command_fail(played: PlayedHost) -> 
 
 
 async def test_a_turn_that_takes_too_long_is_said_with_the_next_step(played: PlayedHost) -> None:
-    async def never(_event: object) -> None:
+    async def never(event: InboundEvent) -> None:
         await asyncio.Event().wait()
 
     played.turn = never  # type: ignore[method-assign]

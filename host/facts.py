@@ -156,8 +156,8 @@ class Facts:
             for key, reason in self._fleet.incidents.items()
         ]
         if self._images.problem and self._settings.value.runtime == "auto":
-            kind = SANDBOX_WORDS[self._preferred()]
-            found.append({"what": self._images.problem, "next": f"(Agents run in a {kind} meanwhile.)"})
+            meanwhile = "" if self._images.state == "ready" else "Agents run as processes until then."
+            found.append({"what": self._images.problem, "next": meanwhile})
         return found
 
     async def _count_undelivered(self) -> int:

@@ -65,7 +65,10 @@ class Images:
             log.info("containers cannot be used", reason=self.problem)
             return
         with contextlib.suppress(BuildFailed, RuntimeUnavailable):  # it stands in `problem`
-            await self.make_ready(_to_log)
+            _, built = await self.make_ready(_to_log)
+            if built:
+                # Without an image nothing could be tried from inside, and the image itself was what was missing.
+                probe = await self._runtime.probe()
             self.problem = " ".join(probe.problems)
 
     async def make_ready(self, progress: Progress) -> tuple[str, bool]:

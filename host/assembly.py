@@ -86,7 +86,7 @@ async def assemble(home: Home, environment: Mapping[str, str], clock: Clock, sta
     fleet = Fleet(ground, postmaster, clock, current)
     postmaster.notify = fleet.notify
     evict.target = fleet.evict
-    images = Images(runtimes[RuntimeName.DOCKER], ground, settings.runtime)
+    images = Images(runtimes[RuntimeName.DOCKER], ground, current, clock)
     return Host(
         home, clock, stopping, database, routing, channels, terminal, ControlServer(home.control_socket), delivery,
         postmaster, await _intake(home, database, routing, clock, postmaster, delivery, watch), fleet,

@@ -12,7 +12,7 @@ import json
 import random
 import threading
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Protocol, cast
 
@@ -284,28 +284,38 @@ class Delivery:
 
     async def _send(self, channel: Channel, item: Item, outgoing: Outgoing, lane: _Lane) -> tuple[Item, list[str]]:
         """Gets one chunk out, however often that takes. Raises _GivenUp."""
+        address = item.address
         while True:
             if item.state == DeliveryState.UNKNOWN:
                 if await self._arrived(channel, item, outgoing):
                     return item, []
                 item = await self._count_unknown(item)
-            if not item.reserved:
-                await self._record(item, DeliveryState.SENDING)
-            item = replace(item, reserved=False)
-            lane.nudge.clear()  # whoever attaches from here on ends the wait below, even before it begins
-            crash_at("before_send")
-            try:
-                return item, await channel.deliver(item.address, outgoing)
-            except NobodyAttached:
-                await self._record(item, DeliveryState.QUEUED)
-                await self._wait(lane, NOBODY)
-            except NotSent as error:
-                item = await self._not_sent(item, error, lane)
-            except OutcomeUnknown as error:
-                item = await self._unknown(item, str(error))
-            except Exception as error:  # an adapter may raise what its library raises: the outcome is then not known
-                log.exception("the adapter broke while sending", delivery=item.id, channel=item.address.channel_type)
-                item = await self._unknown(item, f"{type(error).__name__}: {error}")
+            item, ids = await self._attempt(item, lane, lambda: channel.deliver(address, outgoing))
+            if ids is not None:
+                return item, ids
+
+    async def _attempt(
+        self, item: Item, lane: _Lane, send: Callable[[], Awaitable[list[str]]]
+    ) -> tuple[Item, list[str] | None]:
+        """One attempt, with its intent on record first; None where there has to be another. Raises _GivenUp."""
+        if not item.reserved:
+            await self._record(item, DeliveryState.SENDING)
+        item = replace(item, reserved=False)
+        lane.nudge.clear()  # whoever attaches from here on ends the wait below, even before it begins
+        crash_at("before_send")
+        try:
+            return item, await send()
+        except NobodyAttached:
+            await self._record(item, DeliveryState.QUEUED)
+            await self._wait(lane, NOBODY)
+        except NotSent as error:
+            item = await self._not_sent(item, error, lane)
+        except OutcomeUnknown as error:
+            item = await self._unknown(item, str(error))
+        except Exception as error:  # an adapter may raise what its library raises: the outcome is then not known
+            log.exception("the adapter broke while sending", delivery=item.id, channel=item.address.channel_type)
+            item = await self._unknown(item, f"{type(error).__name__}: {error}")
+        return item, None
 
     async def _arrived(self, channel: Channel, item: Item, outgoing: Outgoing) -> bool:
         try:
@@ -405,37 +415,25 @@ class Delivery:
         if not ids:
             await self._record(item, DeliveryState.FAILED, error=f"no sent message has the id {target!r}")
             raise _GivenUp(f"no sent message has the id {target!r}")
-        while True:
-            await self._record(item, DeliveryState.SENDING)
-            lane.nudge.clear()
-            try:
-                await run(channel, item.address, ids[-1], values)
-            except NobodyAttached:
-                await self._record(item, DeliveryState.QUEUED)
-                await self._wait(lane, NOBODY)
-            except NotSent as error:
-                item = await self._not_sent(item, error, lane)
-            except OutcomeUnknown as error:
-                item = await self._unknown(item, str(error))
-            except Exception as error:  # as in `_send`
-                log.exception("the adapter broke while sending", delivery=item.id, channel=item.address.channel_type)
-                item = await self._unknown(item, f"{type(error).__name__}: {error}")
-            else:
-                await self._record(item, DeliveryState.SENT, durable=False)
-                return
+        address, done = item.address, None
+        while done is None:
+            item, done = await self._attempt(item, lane, lambda: run(channel, address, ids[-1], values))
+        await self._record(item, DeliveryState.SENT, durable=False)
 
 
-async def _edit(channel: Channel, address: Address, platform_id: str, values: Mapping[str, object]) -> None:
+async def _edit(channel: Channel, address: Address, platform_id: str, values: Mapping[str, object]) -> list[str]:
     text = str(values.get("text", ""))
-    if channel.capabilities.edit:
-        await cast("EditingChannel", channel).edit(address, platform_id, text)
-    else:
-        await channel.deliver(address, Outgoing(f"edit-{platform_id}", 0, text))
+    if not channel.capabilities.edit:
+        return await channel.deliver(address, Outgoing(f"edit-{platform_id}", 0, text))
+    await cast("EditingChannel", channel).edit(address, platform_id, text)
+    return [platform_id]
 
 
-async def _react(channel: Channel, address: Address, platform_id: str, values: Mapping[str, object]) -> None:
-    if channel.capabilities.reactions:
-        await cast("EditingChannel", channel).react(address, platform_id, str(values.get("emoji", "")))
+async def _react(channel: Channel, address: Address, platform_id: str, values: Mapping[str, object]) -> list[str]:
+    if not channel.capabilities.reactions:
+        raise NotSent("this platform shows no reactions", permanent=True)
+    await cast("EditingChannel", channel).react(address, platform_id, str(values.get("emoji", "")))
+    return [platform_id]
 
 
 _OPERATIONS = {"edit": _edit, "reaction": _react}

@@ -82,7 +82,7 @@ class Ground:
             "ASSISTANT_NAME": group.name,
             **self._extra_environment,
         }
-        limits = Limits(int(settings.memory_mib) * 1024**2, settings.cpus, int(settings.processes))
+        limits = Limits(settings.memory_mib * 1024**2, settings.cpus, settings.processes)
         try:
             config = agent_groups.container_config(group)
             spec, counter = await asyncio.to_thread(self._prepare_folders, session, group, config, environment, limits)
@@ -146,8 +146,12 @@ class Ground:
         return run
 
     def _counter_of(self, folder: Path, owner: session_folders.Owner) -> bytes:
-        """outbound.db's change counter before the runner starts; a file that cannot be one is set aside first."""
+        """outbound.db's change counter before the runner starts. A file that cannot be one, or that is of another
+        version (it was drained when its runner ended), is replaced first."""
         try:
+            if untrusted.needs_new_outbound(folder / "outbound"):
+                log.info("an outbound mailbox of another version is replaced", session=folder.name)
+                untrusted.replace_outbound(folder, self._clock.now(), owner.uid, owner.gid)
             return untrusted.read_outbound(folder / "outbound")[COUNTER]
         except (untrusted.JournalActive, untrusted.TornSnapshot):
             return b""
@@ -155,8 +159,7 @@ class Ground:
             log.error(  # noqa: TRY400  the sentence says it all
                 "an outbound mailbox was bad before the start and is set aside", session=folder.name, reason=str(error)
             )
-            untrusted.set_aside_outbound(folder, f"{self._clock.now():%Y%m%dT%H%M%S}")
-            untrusted.provision_outbound(folder, owner.uid, owner.gid)
+            untrusted.replace_outbound(folder, self._clock.now(), owner.uid, owner.gid)
             return b""
 
     async def open_door(self, key: SessionRef, spec: SandboxSpec) -> Door:

@@ -9,9 +9,14 @@ import structlog
 
 from host.runtime.base import Runtime, RuntimeName, RuntimeUnavailable
 from host.runtime.image import BuildFailed, build, image_exists, image_tag, prune_images
+from host.settings import CurrentSettings
+from mailboxes.clock import Clock
 
 RETRY_SECONDS = 300.0
 """An engine that is away, or a build that failed, is tried again so much later."""
+
+SETTING_SECONDS = 5.0
+"""How soon a changed setting is noticed."""
 
 LOOK_SECONDS = 2.0
 """How long the start of the host waits for an engine that may not be there."""
@@ -31,13 +36,18 @@ class Moves(Protocol):
 class Images:
     """`state` is what a person reads of it; `problem` the sentence with the fix, "" where all is well."""
 
-    def __init__(self, runtime: Runtime, moves: Moves, chosen: str) -> None:
+    def __init__(self, runtime: Runtime, moves: Moves, settings: CurrentSettings, clock: Clock) -> None:
         self._runtime = runtime
         self._moves = moves
-        self._wanted = chosen in ("auto", RuntimeName.DOCKER)
+        self._settings = settings
+        self._clock = clock
         self._building = asyncio.Lock()
         self.state = "not looked at yet"
         self.problem = ""
+
+    @property
+    def _wanted(self) -> bool:
+        return self._settings.value.runtime in ("auto", RuntimeName.DOCKER)
 
     async def look(self) -> None:
         """Whether today's image is there already; quick, and for the start: an engine that does not answer is no
@@ -51,12 +61,11 @@ class Images:
 
     async def run(self) -> None:
         """Keeps trying until containers can be used; returns never."""
-        while self._wanted:
-            await self._try()
-            if self._moves.image_ready:
-                break
-            await asyncio.sleep(RETRY_SECONDS)
-        await asyncio.Event().wait()
+        while True:
+            if self._wanted and not self._moves.image_ready:
+                await self._try()
+            tried = self._wanted and not self._moves.image_ready
+            await self._clock.sleep(RETRY_SECONDS if tried else SETTING_SECONDS)
 
     async def _try(self) -> None:
         probe = await self._runtime.probe()

@@ -257,11 +257,9 @@ class Postmaster:
     async def replace_bad(self, key: SessionRef, reason: str, *, uid: int | None, gid: int | None) -> None:
         """Sets a bad outbound mailbox aside, makes a fresh one, judges what was unfinished and tells the chat once."""
         folder = self._home.session_folder(key.agent_group_id, key.session_id)
-        stamp = f"{self._clock.now():%Y%m%dT%H%M%S}"
 
         def work(mailbox: Mailbox) -> TakeOver:
-            untrusted.set_aside_outbound(folder, stamp)
-            untrusted.provision_outbound(folder, uid, gid)
+            untrusted.replace_outbound(folder, self._clock.now(), uid, gid)
             empty = Snapshot((), (), None, (), more=False, spent_seconds=0.0)
             taken = mailbox.take_over(
                 empty, refusal=lambda _: None, reserve=lambda _: False, counted=True, ended="its mailbox was damaged."

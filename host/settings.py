@@ -27,7 +27,7 @@ class Settings:
     runtime                docker, process or auto (docker where usable and its image is built, process until then)
     memory_mib, cpus, processes   the limits of one sandbox
     turn_minutes           the longest turn
-    unsafe_no_sandbox      tools in the process runtime although no cage works there
+    unsafe_no_sandbox      tools in the process runtime although no cage works there; from the next start of the host
     """
 
     time_zone: str = ""

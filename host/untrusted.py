@@ -5,6 +5,7 @@ size has a cap. Walking a tree happens in a child process with a deadline. The s
 no sandbox can write in it, so that renaming `outbound` there is safe.
 """
 
+import contextlib
 import errno
 import itertools
 import json
@@ -15,6 +16,7 @@ import subprocess
 import sys
 import time
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 
 from mailboxes.layout import FILES, OUTBOUND_DB, OUTBOUND_LOCK
@@ -26,6 +28,7 @@ OUTBOUND = "outbound"
 KEPT_VARIABLES = ("LD_LIBRARY_PATH",)
 """All that a worker process gets to see of the host's environment, which holds secrets."""
 
+KEPT_ASIDE = 3
 _TRIES = 5
 _PAUSE_SECONDS = 0.001
 _COUNTER = slice(24, 28)
@@ -240,6 +243,16 @@ def provision_folder(path: Path, uid: int | None, gid: int | None) -> None:
 def _give(path: Path, uid: int | None, gid: int | None) -> None:
     if uid is not None and gid is not None:
         os.chown(path, uid, gid, follow_symlinks=False)
+
+
+def replace_outbound(session_folder: Path, now: datetime, uid: int | None, gid: int | None) -> None:
+    """Sets a bad outbound/ aside and makes a fresh one. The newest KEPT_ASIDE of a session are kept to be looked at."""
+    set_aside_outbound(session_folder, f"{now:%Y%m%dT%H%M%S}")
+    provision_outbound(session_folder, uid, gid)
+    aside = sorted(session_folder.glob(f"{OUTBOUND}.bad-*"), key=lambda path: path.lstat().st_ctime_ns)
+    for path in aside[:-KEPT_ASIDE]:
+        with contextlib.suppress(TreeNotDone):  # the next one goes on with it
+            remove_tree(path)
 
 
 def set_aside_outbound(session_folder: Path, stamp: str) -> Path | None:

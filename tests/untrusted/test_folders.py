@@ -2,6 +2,7 @@
 
 import os
 import stat
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,7 @@ from host.untrusted import (
     provision_outbound,
     read_outbound,
     remove_tree,
+    replace_outbound,
     set_aside_outbound,
 )
 from mailboxes.schema import open_outbound, outbound_template
@@ -220,3 +222,14 @@ def test_a_measuring_past_its_deadline_says_at_least_so_much(tmp_path: Path) -> 
     size = measure(tmp_path / "tree", 0)
 
     assert not size.complete
+
+
+@pytest.mark.fault(94)
+def test_a_mailbox_that_is_spoilt_again_and_again_fills_no_disk(tmp_path: Path) -> None:
+    provision_outbound(tmp_path, None, None)
+    for minute in range(6):
+        (tmp_path / "outbound" / "outbound.db").write_bytes(bytes([minute]))
+        replace_outbound(tmp_path, datetime(2026, 1, 1, 0, minute, tzinfo=UTC), None, None)
+    kept = sorted(tmp_path.glob("outbound.bad-*"))
+    assert [(path / "outbound.db").read_bytes() for path in kept] == [b"\x03", b"\x04", b"\x05"]
+    assert not needs_new_outbound(tmp_path / "outbound")

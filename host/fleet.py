@@ -188,7 +188,7 @@ class Fleet:
         work = False
         with _unless_damaged(key):
             work = await self._postmaster.has_work(key)
-        return work
+        return work  # noqa: RET504  the block above may have been left early
 
     async def _refused(self, key: SessionRef, reason: str) -> None:
         """It can never start as things are: what waits fails, and its chats hear why."""
@@ -265,7 +265,7 @@ class Fleet:
             life.written = status
 
     def _may_go(self, life: Life, wanted: int) -> bool:
-        """Idle for long enough, or idle while others want its place, or in a runtime that is no longer the one to use."""
+        """Idle for long enough, or while others want its place, or in a runtime that is no longer the one to use."""
         assert life.runtime is not None
         idle = self._clock.monotonic() - life.idle_since
         moves = life.runtime.name != self._ground.preferred()

@@ -1,7 +1,7 @@
 """The hand that writes for scripted runners, as a process of its own: `python -m tests.fakes.runner_hand`.
 
-A test's process plays the host, which may never open a live outbound.db. Requests and replies are lines of JSON; what it
-does to a mailbox it does through the real runner's code.
+A test's process plays the host, which may never open a live outbound.db. Requests and replies are lines of JSON; what
+it does to a mailbox it does through the real runner's code.
 """
 
 import json
@@ -127,7 +127,7 @@ def main() -> None:
                 if folders["outbound"] not in runners:
                     runners[folders["outbound"]] = _Runner(workspace)
                 reply["answer"] = getattr(runners[folders["outbound"]], what)(**request)
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001  the test that asked for it hears of it
             reply = {"error": f"{what}: {type(error).__name__}: {error}"}
         sys.stdout.write(json.dumps(reply) + "\n")
         sys.stdout.flush()

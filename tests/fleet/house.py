@@ -137,7 +137,7 @@ class House:
         await until(there)
         found = self.fleet.live()[key].sandbox
         assert isinstance(found, ScriptedSandbox)
-        await until(lambda: (found.spec.run / "bell.sock").exists())
+        await until((found.spec.run / "bell.sock").exists)
         if not found.connected:
             await found.connect()
             found.recover()

@@ -44,7 +44,7 @@ async def test_a_sandbox_that_holds_the_hosts_file_is_killed_and_that_is_a_try(h
     sandbox = await house.turn()
     sandbox.hold_inbound()
     await house.send("the host has to write this")
-    await until(lambda: house.is_gone())
+    await until(house.is_gone)
     assert sandbox.signals == ["kill"]
     first, second = house.rows()
     assert (first["tries"], second["status"]) == (1, "pending")
@@ -56,7 +56,7 @@ async def test_a_runner_that_leaves_by_itself_costs_no_try_and_is_not_started_fo
     sandbox.answer("done")
     await until(lambda: house.channel.texts() == ["done"])
     sandbox.exit(0)
-    await until(lambda: house.is_gone())
+    await until(house.is_gone)
     await house.pass_time(120)
     assert house.process.asked == 1
     assert house.rows()[0]["tries"] == 0
@@ -68,7 +68,7 @@ async def test_a_runner_that_leaves_its_work_undone_is_started_ever_more_slowly_
     for _ in range(4):
         sandbox = await house.sandbox()
         sandbox.exit(0)
-        await until(lambda: house.is_gone())
+        await until(house.is_gone)
         await house.pass_time(15)
     asked = house.process.asked
     sandbox = await house.sandbox(after=sandbox) if house.process.live() else sandbox
@@ -86,7 +86,7 @@ async def test_a_claim_of_a_dead_runner_does_not_kill_its_successor(house: House
     sandbox.beats = False
     await house.pass_time(50)
     sandbox.exit(137)
-    await until(lambda: house.is_gone())
+    await until(house.is_gone)
     await house.pass_time(5)
     again = await house.sandbox(after=sandbox)
     await house.pass_time(30)
@@ -103,7 +103,7 @@ async def test_a_row_that_crashes_the_runner_is_given_up_and_the_next_one_runs(h
         sandbox = await house.sandbox(after=sandbox)
         assert len(sandbox.claim(sandbox.id)) == 1
         sandbox.exit(1)
-        await until(lambda: house.is_gone())
+        await until(house.is_gone)
         await house.pass_time(seconds)
     await until(lambda: house.rows("failed"))
     await until(lambda: len(house.channel.notices()) == 1)
@@ -123,10 +123,10 @@ async def test_a_runner_that_dies_before_it_claims_anything_is_not_started_for_e
     for _ in range(5):
         sandbox = await house.sandbox()
         sandbox.exit(1, "This runner and its host are of two versions.")
-        await until(lambda: house.is_gone())
+        await until(house.is_gone)
         await house.pass_time(40, step=5)
     await until(lambda: house.rows("failed"))
-    await until(lambda: house.channel.notices())
+    await until(house.channel.notices)
     assert house.process.asked == 5
     assert len(house.channel.notices()) == 1
     assert "This runner and its host are of two versions." in house.channel.notices()[0]

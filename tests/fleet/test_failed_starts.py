@@ -73,7 +73,7 @@ async def test_a_sandbox_that_can_never_start_fails_its_messages_with_the_reason
     house.process.failures.append(SandboxRefused("The image is of another version. Run: innkeeper build"))
     await house.send()
     await until(lambda: house.rows("failed"))
-    await until(lambda: house.channel.notices())
+    await until(house.channel.notices)
     assert house.channel.notices() == [
         "The sandbox cannot start: The image is of another version. Run: innkeeper build"
     ]

@@ -43,7 +43,7 @@ async def test_a_listed_folder_reaches_the_runtime_read_only_unless_both_say_oth
 async def test_a_folder_that_is_not_listed_fails_the_message_with_the_next_step(house: House, site: Path) -> None:
     await house.configure({"additionalMounts": [{"hostPath": str(site)}]})
     await house.send()
-    await until(lambda: house.channel.notices())
+    await until(house.channel.notices)
     assert f"{LIST} does not list" in house.channel.notices()[0]
     assert house.process.asked == 0
 

@@ -23,7 +23,7 @@ async def test_a_turn_of_forty_minutes_whose_runner_beats_is_left_alone(house: H
 async def test_a_turn_that_waits_for_a_person_has_no_limit(house: House) -> None:
     sandbox = await house.turn()
     sandbox.write("UPDATE runner_state SET state = 'waiting', open_questions = 1")
-    await until(lambda: house.life().state and house.life().state.state == "waiting")
+    await until(lambda: (state := house.life().state) and state.state == "waiting")
     await house.pass_time(90 * 60, step=5)
     assert sandbox.alive
 
@@ -57,7 +57,7 @@ async def test_a_runner_without_a_bell_is_heard_through_its_file(house: House) -
     assert sandbox.alive
     sandbox.beats = False
     await house.pass_time(65, step=5)
-    await until(lambda: house.is_gone())
+    await until(house.is_gone)
     assert sandbox.signals == ["kill"]
 
 
@@ -83,7 +83,6 @@ async def test_a_wall_clock_that_jumps_neither_kills_nor_spares(house: House, se
     sandbox.beats = False
     house.clock.jump(seconds)
     await house.pass_time(62)
-    await until(lambda: house.is_gone())
     assert sandbox.signals == ["kill"]
 
 
@@ -100,10 +99,10 @@ async def test_a_turn_that_takes_longer_than_its_limit_is_ended_and_the_reason_i
         await house.pass_time(115, step=5)
         assert sandbox.alive
         await house.pass_time(10, step=5)
-        await until(lambda: house.is_gone())
+        await until(house.is_gone)
         assert sandbox.signals == ["kill"]
         await house.pass_time(pause, step=5)
-    await until(lambda: house.channel.notices())
+    await until(house.channel.notices)
     assert "The turn took longer than 2 minutes." in house.channel.notices()[0]
     assert house.process.asked == 5, "no loop"
 
@@ -114,7 +113,7 @@ async def test_without_a_limit_of_the_agents_own_the_settings_hold(house: House)
     await house.pass_time(55, step=5)
     assert sandbox.alive
     await house.pass_time(10, step=5)
-    await until(lambda: house.is_gone())
+    await until(house.is_gone)
     assert sandbox.signals == ["kill"]
 
 

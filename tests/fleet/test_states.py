@@ -68,7 +68,7 @@ async def test_an_idle_sandbox_lives_for_thirty_minutes_and_then_is_stopped(hous
     await house.pass_time(4)
     assert sandbox.alive
     await house.pass_time(2)
-    await until(lambda: house.is_gone())
+    await until(house.is_gone)
     assert sandbox.signals == ["stop"]
     await until_status(house, "stopped")
     assert house.row(house.rows()[0]["id"])["tries"] == 0
@@ -105,7 +105,7 @@ async def test_idle_minutes_are_the_settings_of_the_moment(house: House) -> None
     sandbox = await house.answered()
     await house.host.facts.set_setting("idle_minutes", "0.1", "ada")
     await house.pass_time(8)
-    await until(lambda: house.is_gone())
+    await until(house.is_gone)
     assert sandbox.signals == ["stop"]
 
 
@@ -118,7 +118,7 @@ async def test_a_session_moves_to_a_container_when_it_is_next_idle(machine: Mach
         sandbox.answer("done")
         await until(lambda: not house.life().busy)
         await house.pass_time(2)
-        await until(lambda: house.is_gone())
+        await until(house.is_gone)
         assert (sandbox.signals, machine.docker.asked) == (["stop"], 0)
         await house.send("more")
         assert (await house.sandbox()).id.startswith(RuntimeName.DOCKER)

@@ -36,8 +36,8 @@ async def recover(
     left = [keys[session.id] for session in active if session.container_status != ContainerStatus.STOPPED]
     found = await _find_sandboxes(runtimes, FIND_SECONDS if left else FIND_SECONDS / 5)
     held = {one.session_id: one for _, one in found}
-    for key in keys.values():
-        await _open_mailbox(postmaster, key, held.get(key.session_id))
+    # All at once: the pool's threads are the limit, and a home of a thousand sessions is not opened one after another.
+    await asyncio.gather(*(_open_mailbox(postmaster, key, held.get(key.session_id)) for key in keys.values()))
     delivery.add(await database.run(open_outbox))
     await fleet.adopt([(keys.get(one.session_id), runtime, one) for runtime, one in found], left)
 

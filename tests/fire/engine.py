@@ -13,15 +13,17 @@ import docker
 from docker.errors import DockerException
 from requests.exceptions import RequestException
 
+from host.runtime.engine import connect
+
 START_SECONDS = 30.0
 
 
 class Engine:
-    """One dockerd with folders of its own. `live_restore`: its containers go on without it."""
+    """One dockerd with folders of its own. `live_restore`: its containers go on when it is killed."""
 
-    def __init__(self, *, live_restore: bool) -> None:
+    def __init__(self) -> None:
         self._folder = Path(tempfile.mkdtemp(prefix="ik-"))
-        self._live_restore = live_restore
+        self.live_restore = False
         self._process: subprocess.Popen[bytes] | None = None
         self.url = f"unix://{self._folder}/docker.sock"
 
@@ -31,14 +33,16 @@ class Engine:
         command = [
             "dockerd", f"--data-root={folder}/data", f"--exec-root={folder}/exec", f"--host={self.url}",
             f"--pidfile={folder}/docker.pid", "--bridge=none", "--iptables=false", "--ip6tables=false",
-            f"--live-restore={str(self._live_restore).lower()}",
+            f"--live-restore={str(self.live_restore).lower()}",
         ]  # fmt: skip
-        (folder / "docker.pid").unlink(missing_ok=True)
+        for left in ("docker.pid", "exec/containerd/containerd.pid"):
+            # Where nobody reaps orphans the killed engine's helper looks alive for ever, and would be waited for.
+            (folder / left).unlink(missing_ok=True)
         with (folder / "log").open("ab") as log:
             self._process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
         deadline = time.monotonic() + START_SECONDS
         while time.monotonic() < deadline and self._process.poll() is None:
-            with suppress(DockerException, RequestException), self._client() as client:
+            with suppress(DockerException, RequestException), connect(self.url, START_SECONDS) as client:
                 client.ping()
                 return
             time.sleep(0.1)  # until its socket is there
@@ -59,9 +63,9 @@ class Engine:
 
     def close(self) -> None:
         """Ends it with its containers, and removes its folders."""
-        with suppress(DockerException, RequestException), self._client() as client:
-            for container in client.containers.list(all=True):
-                container.remove(force=True)
+        with suppress(DockerException, RequestException), connect(self.url, START_SECONDS) as client:
+            for container in client.containers(all=True):
+                client.remove_container(container["Id"], force=True)
         self._end(signal.SIGTERM)
         shutil.rmtree(self._folder, ignore_errors=True)
 

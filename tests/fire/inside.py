@@ -55,14 +55,14 @@ def _be_honest() -> NoReturn:
 
 def _follow_wall() -> None:
     """The wall clock is off by the seconds in a file, where the test has put one."""
-    import datetime
+    import datetime as dt
 
     from mailboxes.clock import SystemClock
 
     real, wall = SystemClock.now, STATE / "wall"
 
-    def now(clock: SystemClock) -> datetime.datetime:
-        return real(clock) + datetime.timedelta(seconds=float(wall.read_text()) if wall.exists() else 0)
+    def now(clock: SystemClock) -> dt.datetime:
+        return real(clock) + dt.timedelta(seconds=float(wall.read_text()) if wall.exists() else 0)
 
     SystemClock.now = now  # type: ignore[method-assign, assignment]
 

@@ -121,9 +121,7 @@ async def _send_until_refused(made: House) -> tuple[list[str], Failure]:
 
 @pytest.mark.req("R152")
 @pytest.mark.fault(74)
-async def test_a_wall_clock_that_jumps_a_day_kills_nothing_and_moves_what_is_due(
-    forge: Forge, tmp_path: Path
-) -> None:
+async def test_a_wall_clock_that_jumps_a_day_kills_nothing_and_moves_what_is_due(forge: Forge, tmp_path: Path) -> None:
     wall = tmp_path / "wall"
     wall.write_text("0")
     seams = {"host.life:BEAT_LOST_SECONDS": 4.0}

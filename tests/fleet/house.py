@@ -141,7 +141,7 @@ class House:
         if not found.connected:
             await found.connect()
             found.recover()
-            await until(lambda: self.life(chat).state is not None)
+            await until(lambda: self.life(chat).state is not None and self.life(chat).line is not None)
         return found
 
     async def turn(self, chat: str = "42", turn: str = "t-1") -> ScriptedSandbox:

@@ -127,7 +127,7 @@ class Intake:
     ) -> None:
         """Takes events of one channel account and its offset; returns when they are committed.
 
-        Raises NotTaken (or what is wrong with the events), and then nothing was taken: the platform will bring it again.
+        Raises NotTaken, or what is wrong with the events, and then nothing was taken: the platform brings it again.
         """
         if self._closing:
             raise RuntimeError("the intake is closed")

@@ -22,7 +22,7 @@ class Engine:
     """One dockerd with folders of its own. `live_restore`: its containers go on when it is killed."""
 
     def __init__(self) -> None:
-        self._folder = Path(tempfile.mkdtemp(prefix="ik-"))
+        self._folder = Path(tempfile.mkdtemp(prefix="fire-"))
         self.live_restore = False
         self._process: subprocess.Popen[bytes] | None = None
         self.url = f"unix://{self._folder}/docker.sock"
@@ -67,7 +67,11 @@ class Engine:
             for container in client.containers(all=True):
                 client.remove_container(container["Id"], force=True)
         self._end(signal.SIGTERM)
-        shutil.rmtree(self._folder, ignore_errors=True)
+        data = self._folder / "data"
+        # An engine that was killed leaves its mount, and the next one lays another over it.
+        while subprocess.run(["umount", "--recursive", "--lazy", data], capture_output=True, check=False).returncode == 0:
+            pass
+        shutil.rmtree(self._folder)
 
     def _end(self, number: signal.Signals) -> None:
         if self._process is not None and self._process.poll() is None:

@@ -142,7 +142,7 @@ async def house(
     **environment: str,
 ) -> AsyncIterator[House]:
     """A forged host with its own home (in `root` where one is given), the calm agent warm."""
-    short = Path(tempfile.mkdtemp(prefix="ik-", dir="/tmp"))
+    short = Path(tempfile.mkdtemp(prefix="fire-", dir="/tmp"))
     variables = {
         "XDG_RUNTIME_DIR": str(short),
         "INNKEEPER_HOME": str((root or short) / "home"),

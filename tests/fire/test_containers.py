@@ -28,7 +28,7 @@ async def home_of_many(forge: Forge, agent_image: str) -> AsyncIterator[House]:
         await made.neighbour_was_never_touched()
 
 
-@pytest.mark.req("R026", "R083", "R155")
+@pytest.mark.req("R026", "R155")
 @pytest.mark.fault(110)
 @pytest.mark.parametrize("attack", ["random", "huge", "fifo", "device", "hardlink"])
 async def test_a_container_that_spoils_its_mailbox_harms_nobody_else(home_of_many: House, attack: str) -> None:
@@ -39,7 +39,7 @@ async def test_a_container_that_spoils_its_mailbox_harms_nobody_else(home_of_man
     await home_of_many.neighbour_answers()
 
 
-@pytest.mark.req("R026", "R083", "R155")
+@pytest.mark.req("R026", "R155")
 @pytest.mark.fault(88)
 async def test_a_container_that_locks_the_hosts_file_is_killed(home_of_many: House) -> None:
     terminal = await home_of_many.agent("shared")
@@ -63,7 +63,6 @@ async def test_a_commit_that_was_killed_in_a_container_is_rolled_back_by_another
 
 
 @pytest.mark.req("R024", "R088", "R274")
-@pytest.mark.fault(16)
 @pytest.mark.parametrize("seed", range(STORM_SEEDS))
 async def test_a_storm_of_kills_over_containers_loses_and_doubles_nothing(
     forge: Forge, agent_image: str, seed: int
@@ -103,8 +102,8 @@ def engine(agent_image: str) -> Iterator[Engine]:
         made.close()
 
 
-@pytest.mark.req("R088", "R155")
-@pytest.mark.fault(76, 82)
+@pytest.mark.req("R155")
+@pytest.mark.fault(82)
 @pytest.mark.parametrize("containers", ["go", "stay"])
 async def test_an_engine_that_is_killed_and_comes_back_loses_and_doubles_nothing(
     forge: Forge, engine: Engine, containers: str

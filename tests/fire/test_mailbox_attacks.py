@@ -1,6 +1,7 @@
 """A sandbox that spoils its own mailbox: its message is answered in the end or honestly failed once, and nobody else
 notices."""
 
+import asyncio
 import os
 from collections.abc import AsyncIterator
 
@@ -17,8 +18,15 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 async def home_of_many(forge: Forge) -> AsyncIterator[House]:
     """One host for every attack of this module; in the end the neighbour has had no trouble from any."""
     async with house(forge) as made:
+        await asyncio.gather(*(_begin(made, attack) for attack in SPOILED))
         yield made
         await made.neighbour_was_never_touched()
+
+
+async def _begin(made: House, attack: str) -> None:
+    """All of these go on at the same time; each test waits for its own."""
+    terminal = await made.agent(attack)
+    await terminal.send("hello")
 
 
 SPOILED = {
@@ -35,14 +43,13 @@ SPOILED = {
 }
 
 
-@pytest.mark.req("R025", "R026", "R155")
+@pytest.mark.req("R026", "R155")
 @pytest.mark.fault(110)
 @pytest.mark.parametrize("attack", SPOILED)
 async def test_a_spoiled_mailbox_is_set_aside_and_its_message_answered(home_of_many: House, attack: str) -> None:
     terminal = await home_of_many.agent(attack)
-    key = await terminal.send("hello")
     await home_of_many.neighbour_answers()
-    await terminal.until(lambda: key in terminal.settled)
+    await terminal.until(lambda: len(terminal.settled) == 1)
     assert terminal.texts == [f"{SAYS}hello"]
     assert len(terminal.notices) == 1
     assert "damaged" in terminal.notices[0]
@@ -68,8 +75,8 @@ async def test_a_sandbox_that_always_spoils_its_mailbox_is_given_up_once(home_of
     await home_of_many.neighbour_answers()
 
 
-@pytest.mark.req("R084")
-@pytest.mark.fault(110, 112)
+@pytest.mark.req("R155")
+@pytest.mark.fault(110)
 async def test_a_link_to_a_file_of_the_hosts_is_neither_read_nor_harmed(home_of_many: House) -> None:
     terminal = await home_of_many.agent("hostlink")
     key = await terminal.send("hello")

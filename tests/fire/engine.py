@@ -69,7 +69,8 @@ class Engine:
         self._end(signal.SIGTERM)
         data = self._folder / "data"
         # An engine that was killed leaves its mount, and the next one lays another over it.
-        while subprocess.run(["umount", "--recursive", "--lazy", data], capture_output=True, check=False).returncode == 0:
+        unmount = ["umount", "--recursive", "--lazy", data]
+        while subprocess.run(unmount, capture_output=True, check=False).returncode == 0:
             pass
         shutil.rmtree(self._folder)
 

@@ -69,7 +69,7 @@ class Engine:
         self._end(signal.SIGTERM)
         data = self._folder / "data"
         # An engine that was killed leaves its mount, and the next one lays another over it.
-        unmount = ["umount", "--recursive", "--lazy", data]
+        unmount = ["umount", "--recursive", "--lazy", str(data)]
         while subprocess.run(unmount, capture_output=True, check=False).returncode == 0:
             pass
         shutil.rmtree(self._folder)

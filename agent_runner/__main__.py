@@ -92,6 +92,7 @@ def _setup(workspace: Workspace, environment: Mapping[str, str], *, tools: bool)
         zone=lambda: _zone(environment.get("TZ", "")),
         load_provider=lambda: load_factory()(workspace.run),
         load_toolbox=load_toolbox,
+        run_scripts=tools,
         runner_hash=_runner_hash(name),
     )
 

@@ -5,11 +5,12 @@ section: SEPARATOR and every tag hold a `<`, which text never does.
 """
 
 import json
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta, tzinfo
 from typing import Any
 
+from agent_runner.scripts import Failed, Verdict
 from agent_runner.transcript import Record
 from mailboxes.clock import from_text
 from mailboxes.rows import CONTINUE_TURN, Kind, MessageIn
@@ -37,12 +38,13 @@ class Malformed(Exception):
 @dataclass(frozen=True, slots=True)
 class Context:
     """What a formatter may look at: the time and zone, the original rows by id (raises HostAway), the records of a turn
-    that was cut off."""
+    that was cut off, what the scripts of tasks said by row id."""
 
     now: datetime
     zone: tzinfo
     lookup: Callable[[Sequence[str]], list[MessageIn]]
     cut_records: Callable[[str], list[Record]]
+    scripts: Mapping[str, Verdict] = field(default_factory=dict)
     depth: int = 0
 
 
@@ -69,8 +71,12 @@ def _attribute(text: str) -> str:
 
 
 def _json(value: object) -> str:
+    return _plain_json(json.dumps(value, ensure_ascii=True, indent=1))
+
+
+def _plain_json(text: str) -> str:
     """JSON that holds no angle bracket, and so no tag and no separator."""
-    return json.dumps(value, ensure_ascii=True, indent=1).replace("<", "\\u003c").replace(">", "\\u003e")
+    return text.replace("<", "\\u003c").replace(">", "\\u003e")
 
 
 def _parse(row: MessageIn) -> dict[str, Any]:
@@ -156,7 +162,18 @@ def _chat_sdk(row: MessageIn, context: Context) -> _Part:
 def _task(row: MessageIn, context: Context) -> _Part:
     content = _parse(row)
     prompt = escape(_text(row, content, "prompt"))
-    return _Part(f'[SCHEDULED TASK]\n<task id="{row.seq}" {_time(row, context)}>\n{prompt}\n</task>')
+    _text(row, content, "script", required=False)
+    told = _script(context.scripts.get(row.id))
+    return _Part(f'[SCHEDULED TASK]\n<task id="{row.seq}" {_time(row, context)}>\n{prompt}\n{told}</task>')
+
+
+def _script(verdict: Verdict | None) -> str:
+    """What a task's own script brought, as an element inside the task."""
+    if isinstance(verdict, Failed):
+        return f'<script-failed reason="{_attribute(verdict.reason)}">\n{escape(verdict.output)}\n</script-failed>\n'
+    if verdict is None or verdict.data is None:
+        return ""
+    return f"<script-data>\n{_plain_json(verdict.data)}\n</script-data>\n"
 
 
 def _webhook(row: MessageIn, context: Context) -> _Part:
@@ -208,7 +225,7 @@ def _continuation(row: MessageIn, content: dict[str, Any], context: Context) -> 
     told = _interrupted(row, content)
     parts = [_GO_ON]
     if context.depth < _MAX_NESTED_CONTINUATIONS:
-        inner = Context(context.now, context.zone, context.lookup, context.cut_records, context.depth + 1)
+        inner = replace(context, depth=context.depth + 1)
         originals = [original for original in context.lookup(told.message_ids) if original.id != row.id]
         try:
             parts += [format_rows(originals, inner)] if originals else []

@@ -8,13 +8,15 @@ is always claimed.
 import asyncio
 import contextlib
 import traceback
-from collections.abc import AsyncGenerator, Callable, Coroutine
-from dataclasses import dataclass
+from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping
+from dataclasses import dataclass, replace
 from datetime import tzinfo
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from agent_runner.batching import Batch, chat_text
+from agent_runner import scripts
+from agent_runner.batching import Batch, chat_text, starts_turn
 from agent_runner.formatting import Context, Malformed, format_rows
 from agent_runner.log import log
 from agent_runner.mailbox import Mailbox, Outgoing, Output
@@ -38,6 +40,9 @@ _CLOSE_SECONDS = 0.3
 """What a query and its tools get to end when the runner is told to stop; the sandbox ends the rest."""
 
 _STOPPED = Failure("stopped", retryable=True)
+_NO_VERDICTS: Mapping[str, scripts.Verdict] = MappingProxyType({})
+
+_T = TypeVar("_T")
 
 
 class Stopped(Exception):
@@ -46,7 +51,8 @@ class Stopped(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Setup:
-    """What a runner works with. `load_provider` and `load_toolbox` import what they make, at the first turn."""
+    """What a runner works with. `load_provider` and `load_toolbox` import what they make, at the first turn.
+    `run_scripts`: whether tasks' own scripts may run, which is so where there are tools."""
 
     workspace: Workspace
     model: str
@@ -54,6 +60,7 @@ class Setup:
     zone: Callable[[], tzinfo]
     load_provider: Callable[[], Provider]
     load_toolbox: Callable[[], "Toolbox"]
+    run_scripts: bool
     runner_hash: str
 
 
@@ -169,11 +176,13 @@ class Runner:
             await self._turn(batch, prompt)
         return True
 
-    def _format(self, batch: Batch) -> str:
+    def _format(self, batch: Batch, verdicts: Mapping[str, scripts.Verdict] = _NO_VERDICTS) -> str:
         """The prompt of a batch; a command is its own text. Raises Malformed and HostAway."""
         if batch.command is not CommandClass.NONE:
             return chat_text(batch.rows[0])
-        context = Context(self._clock.now(), self._setup.zone(), self._mailbox.messages, self._transcripts.cut_records)
+        context = Context(
+            self._clock.now(), self._setup.zone(), self._mailbox.messages, self._transcripts.cut_records, verdicts
+        )
         return format_rows(batch.rows, context, len(batch.omitted))
 
     def _set_aside(self, fault: Malformed) -> None:
@@ -204,7 +213,14 @@ class Runner:
 
     async def _turn(self, batch: Batch, prompt: str) -> None:
         turn = Turn(self._send)
-        if not self._mailbox.claim((*batch.omitted, *batch.rows), turn.id):
+        unclaimed = [*batch.omitted, *batch.rows]
+        if _has_script(batch):
+            woken = await self._run_scripts(turn, batch)
+            if woken is None:
+                return
+            batch, prompt = woken
+            unclaimed = [row for row in unclaimed if scripts.script_of(row) is None]
+        if not self._mailbox.claim(unclaimed, turn.id):
             return
         crash_at("after_claim")
         turn.accept(batch)
@@ -225,6 +241,54 @@ class Runner:
         finally:
             turn.closed = True
             await running.close()
+
+    async def _run_scripts(self, turn: Turn, batch: Batch) -> tuple[Batch, str] | None:
+        """Runs the scripts of tasks under a claim on these rows alone: what only rides along stays for another turn
+        should none of them wake the agent. Tasks that need not wake it are completed; the rest of the batch, where it
+        starts a turn, is returned with its prompt. Raises Stopped."""
+        with_script = [row for row in batch.rows if scripts.script_of(row) is not None]
+        if not self._mailbox.claim(with_script, turn.id):
+            return None
+        running = asyncio.ensure_future(
+            scripts.run_all(with_script, self._setup.workspace.agent, allowed=self._setup.run_scripts)
+        )
+        try:
+            crash_at("in_script")
+            verdicts = await self._until_stopped(running)
+            crash_at("after_script")
+            unseen = [row for row in with_script if isinstance(v := verdicts[row.id], scripts.Said) and not v.wake]
+            rest = replace(batch, rows=tuple(row for row in batch.rows if row not in unseen))
+            goes_on = any(starts_turn(row) for row in rest.rows)
+            claimed_by = turn.id
+            turn.next_part()
+            self._mailbox.commit([], unseen, claimed_by, turn.id if goes_on else None, self._clock.now())
+            self._ring()
+            return (rest, await self._format_with_host(rest, verdicts)) if goes_on else None
+        except Stopped:
+            self._give_back(turn, _STOPPED)
+            raise
+        finally:
+            running.cancel()
+            await asyncio.wait((running,), timeout=_CLOSE_SECONDS)
+
+    async def _until_stopped(self, running: "asyncio.Future[_T]") -> _T:
+        """Its result. Raises Stopped."""
+        stopped = asyncio.ensure_future(self._stopping.wait())
+        try:
+            await asyncio.wait((running, stopped), return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            stopped.cancel()
+        if self._stopping.is_set():
+            raise Stopped
+        return running.result()
+
+    async def _format_with_host(self, batch: Batch, verdicts: Mapping[str, scripts.Verdict]) -> str:
+        """The prompt of a batch of which rows are claimed: it waits for a host that is away. Raises Stopped."""
+        while True:
+            try:
+                return self._format(batch, verdicts)
+            except HostAway:
+                await self._pause()
 
     def _start(self, turn: Turn, prompt: str, *, raw: bool) -> "_Running | Failure":
         setup = self._setup
@@ -284,14 +348,14 @@ class Runner:
         crash_at("mid_turn")
 
     def _push_new(self, turn: Turn, query: Query, origin: tuple[str, ...]) -> None:
-        """Gives new rows of the origin to the running query. A row that it does not take waits for the next turn; one
-        that it took is claimed at once. (Should that claim be lost in a crash, then so is this turn: the row runs
-        again.)"""
+        """Gives new rows of the origin to the running query. A row that it does not take waits for the next turn, and
+        so does a task with a script, which runs before its turn. What it took is claimed at once. (Should that claim
+        be lost in a crash, then so is this turn: the row runs again.)"""
         self._wake.clear()
         while True:
             try:
                 batch = self._mailbox.next_batch(self._clock.now(), origin)
-                if batch is None or batch.command is not CommandClass.NONE:
+                if batch is None or batch.command is not CommandClass.NONE or _has_script(batch):
                     return
                 text = self._format(batch)
             except HostAway:
@@ -403,6 +467,10 @@ async def _within(seconds: float, closing: Coroutine[Any, Any, None]) -> None:
         task.cancel()
     elif not task.cancelled() and (error := task.exception()) is not None:
         log_error("close_failed", error)
+
+
+def _has_script(batch: Batch) -> bool:
+    return any(scripts.script_of(row) is not None for row in batch.rows)
 
 
 def _provider_failure(error: BaseException) -> Failure:

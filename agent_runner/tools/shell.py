@@ -1,6 +1,6 @@
 """Runs one shell command and leaves nothing of it behind: not on time-out, not on abort, not when it has ended.
 
-Output is read as it comes and only its beginning is kept, so that `yes` costs no memory.
+Output is read as it comes and only its beginning and its end are kept, so that `yes` costs no memory.
 """
 
 import asyncio
@@ -35,11 +35,12 @@ def refused(command: str) -> str | None:
     return next((name for pattern, name in _REFUSED if pattern.search(command)), None)
 
 
-class _Head:
-    """The beginning of a stream, decoded, and how much there was of it."""
+class _Kept:
+    """The beginning and the end of a stream, decoded, and how much there was of it."""
 
     def __init__(self) -> None:
         self.text = ""
+        self.end = ""
         self.total = 0
         self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
 
@@ -51,15 +52,19 @@ class _Head:
     def _take(self, text: str) -> None:
         self.total += len(text)
         self.text += text[: max(0, MAX_OUTPUT - len(self.text))]
+        self.end = (self.end + text)[-MAX_OUTPUT:]
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What a command gave. `code` is None when its time was over."""
+    """What a command gave: the beginning, the end (either at most MAX_OUTPUT characters) and the length of each stream.
+    `code` is None when its time was over."""
 
     out: str
+    out_end: str
     out_total: int
     err: str
+    err_end: str
     err_total: int
     code: int | None
 
@@ -85,7 +90,7 @@ async def run(command: str, folder: Path, timeout: int) -> Outcome:
     process = await _start(command, folder, mark)
     assert process.stdout is not None
     assert process.stderr is not None
-    out, err = _Head(), _Head()
+    out, err = _Kept(), _Kept()
     readers = [asyncio.create_task(out.read(process.stdout)), asyncio.create_task(err.read(process.stderr))]
     code: int | None = None
     try:
@@ -97,7 +102,7 @@ async def run(command: str, folder: Path, timeout: int) -> Outcome:
         await _kill_all(process, mark)
         # Every writer is dead by now, so the pipes end; shielded, because an abort must not leave half-closed pipes.
         await asyncio.shield(asyncio.gather(*readers))
-    return Outcome(out.text, out.total, err.text, err.total, code)
+    return Outcome(out.text, out.end, out.total, err.text, err.end, err.total, code)
 
 
 async def _start(command: str, folder: Path, mark: str) -> asyncio.subprocess.Process:

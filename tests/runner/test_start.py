@@ -102,6 +102,7 @@ def _setup(host: HostSide) -> Setup:
         zone=lambda: UTC,
         load_provider=lambda: make(host.workspace.run),
         load_toolbox=lambda: build_toolbox(ToolContext(host.workspace.home, host.workspace, enabled=False)),
+        run_scripts=False,
         runner_hash="hash",
     )
 

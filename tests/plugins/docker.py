@@ -6,22 +6,18 @@ Where CI=true or INNKEEPER_REQUIRE_DOCKER=1 they fail, so that no green run has 
 import functools
 import os
 
-import docker
-import docker.errors
 import pytest
-import requests
+
+from host.runtime.engine import ENGINE_ERRORS, connect
 
 
 @functools.cache
 def why_no_engine() -> str | None:
     """None where a Docker engine answers this user, its error where not; asked once per process."""
     try:
-        client = docker.from_env(timeout=10)
-        try:
+        with connect(None, 10) as client:
             client.ping()
-        finally:
-            client.close()
-    except (docker.errors.DockerException, requests.RequestException) as error:
+    except ENGINE_ERRORS as error:
         return str(error)
     return None
 

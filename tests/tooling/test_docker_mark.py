@@ -3,6 +3,8 @@
 import pytest
 
 NEEDS_AN_ENGINE = """
+    import gc
+
     import pytest
 
     @pytest.mark.docker
@@ -10,7 +12,7 @@ NEEDS_AN_ENGINE = """
         raise AssertionError("it ran")
 
     def test_that_needs_none():
-        pass
+        gc.collect()  # a socket that the question left open is found here
 """
 
 
@@ -21,7 +23,10 @@ def suite(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> pytest.
     monkeypatch.delenv("CI", raising=False)
     monkeypatch.delenv("INNKEEPER_REQUIRE_DOCKER", raising=False)
     pytester.makeconftest('pytest_plugins = ["tests.plugins.docker"]')
-    pytester.makepyprojecttoml('[tool.pytest]\nmarkers = ["docker"]\n')
+    pytester.makepyprojecttoml(
+        '[tool.pytest]\nmarkers = ["docker"]\n'
+        'filterwarnings = ["error::ResourceWarning", "error::pytest.PytestUnraisableExceptionWarning"]\n'
+    )
     pytester.makepyfile(NEEDS_AN_ENGINE)
     return pytester
 

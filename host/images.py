@@ -7,8 +7,9 @@ from typing import Protocol, TypeAlias
 
 import structlog
 
+from host.runtime import image
 from host.runtime.base import Runtime, RuntimeName, RuntimeUnavailable
-from host.runtime.image import BuildFailed, build, image_exists, image_tag, prune_images
+from host.runtime.image import BuildFailed
 from host.settings import CurrentSettings
 from mailboxes.clock import Clock
 
@@ -33,14 +34,37 @@ class Moves(Protocol):
     image_ready: bool
 
 
+class Builder(Protocol):
+    """What is asked of host.runtime.image; all of it blocks."""
+
+    def image_tag(self) -> str:
+        """The name of the image that this code needs."""
+        ...
+
+    def image_exists(self, tag: str) -> bool:
+        """Raises RuntimeUnavailable."""
+        ...
+
+    def build(self, progress: Callable[[str], None]) -> str:
+        """Raises BuildFailed, RuntimeUnavailable."""
+        ...
+
+    def prune_images(self, in_use: str) -> list[str]:
+        """Raises RuntimeUnavailable."""
+        ...
+
+
 class Images:
     """`state` is what a person reads of it; `problem` the sentence with the fix, "" where all is well."""
 
-    def __init__(self, runtime: Runtime, moves: Moves, settings: CurrentSettings, clock: Clock) -> None:
+    def __init__(
+        self, runtime: Runtime, moves: Moves, settings: CurrentSettings, clock: Clock, builder: Builder = image
+    ) -> None:
         self._runtime = runtime
         self._moves = moves
         self._settings = settings
         self._clock = clock
+        self._builder = builder
         self._building = asyncio.Lock()
         self.state = "not looked at yet"
         self.problem = ""
@@ -55,7 +79,8 @@ class Images:
         if self._wanted:
             with contextlib.suppress(RuntimeUnavailable, TimeoutError):
                 async with asyncio.timeout(LOOK_SECONDS):
-                    self._moves.image_ready = await asyncio.to_thread(image_exists, await asyncio.to_thread(image_tag))
+                    tag = await asyncio.to_thread(self._builder.image_tag)
+                    self._moves.image_ready = await asyncio.to_thread(self._builder.image_exists, tag)
         if self._moves.image_ready:
             self.state = "ready"
 
@@ -85,11 +110,11 @@ class Images:
         RuntimeUnavailable."""
         async with self._building:
             try:
-                tag = await asyncio.to_thread(image_tag)
-                built = not await asyncio.to_thread(image_exists, tag)
+                tag = await asyncio.to_thread(self._builder.image_tag)
+                built = not await asyncio.to_thread(self._builder.image_exists, tag)
                 if built:
                     self.state = "building the image"
-                    await asyncio.to_thread(build, _from_thread(progress))
+                    await asyncio.to_thread(self._builder.build, _from_thread(progress))
             except (BuildFailed, RuntimeUnavailable) as failed:
                 self.state, self.problem = "the build failed", str(failed)
                 log.error("the agent image could not be built", reason=self.problem)  # noqa: TRY400
@@ -98,7 +123,7 @@ class Images:
             self._moves.image_ready = True
             if built:
                 with contextlib.suppress(RuntimeUnavailable):  # the next build does it
-                    await asyncio.to_thread(prune_images, tag)
+                    await asyncio.to_thread(self._builder.prune_images, tag)
             return tag, built
 
 

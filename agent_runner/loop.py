@@ -7,6 +7,7 @@ is always claimed.
 
 import asyncio
 import contextlib
+import gc
 import traceback
 from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping
 from dataclasses import dataclass, replace
@@ -89,6 +90,7 @@ class Runner:
         helpers = [asyncio.create_task(self._keep_line()), asyncio.create_task(self._beat())]
         try:
             await self._recover()
+            gc.freeze()  # what was imported stays: no collection during a turn need look at it
             while not self._stopping.is_set():
                 if not await self._step():
                     await self._pause()

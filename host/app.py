@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import gc
 import os
 import signal
 from collections.abc import Callable, Mapping
@@ -38,6 +39,7 @@ async def run_host(
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, stopping.request, False)
         async with host.serving(grace_seconds):
+            gc.freeze()  # what is there now stays to the end: no collection during a message need look at it again
             if ready is not None:
                 ready()
             await stopping.requested.wait()

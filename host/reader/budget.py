@@ -1,8 +1,10 @@
 """How much reading one session may cause: a hostile sandbox may ring or write without end, and pays for it alone."""
 
-BURST_SECONDS = 0.005
 SHARE = 0.05
-"""5 ms of reader time per 100 ms and session."""
+"""5 ms of reader time per 100 ms and session, as an average."""
+
+BURST_SECONDS = 0.05
+"""What a session may be ahead of its share: a lively conversation (a reading takes 1 to 2 ms) is never held up by it."""
 
 
 class Budget:

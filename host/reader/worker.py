@@ -5,6 +5,7 @@ can open no file, write none and take little memory; where the host is root, it 
 """
 
 import contextlib
+import gc
 import json
 import os
 import resource
@@ -66,6 +67,7 @@ def main() -> None:
     """Serves until the host lets go of its end."""
     channel = socket.socket(fileno=0)
     _confine()
+    gc.freeze()  # no collection during a read need look at what was imported
     channel.sendall(READY)
     while header := _receive(channel, REQUEST.size):
         after_seq, length = REQUEST.unpack(header)

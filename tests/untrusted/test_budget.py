@@ -1,13 +1,14 @@
 from host.reader import Budget
+from host.reader.budget import BURST_SECONDS
 
 
 def test_a_quiet_session_is_read_at_once() -> None:
     assert Budget().delay(1000.0) == 0
 
 
-def test_five_milliseconds_may_be_spent_in_a_burst_and_no_more() -> None:
+def test_a_burst_may_be_spent_at_once_and_no_more() -> None:
     budget = Budget()
-    budget.spend(1000.0, 0.005)
+    budget.spend(1000.0, BURST_SECONDS)
     assert budget.delay(1000.0) == 0
 
     budget.spend(1000.0, 0.005)
@@ -38,6 +39,6 @@ def test_one_session_pays_nothing_for_another() -> None:
 def test_a_long_silence_saves_up_no_more_than_one_burst() -> None:
     budget = Budget()
     budget.spend(0.0, 0.001)
-    budget.spend(100_000.0, 0.010)
+    budget.spend(100_000.0, BURST_SECONDS + 0.005)
 
     assert round(budget.delay(100_000.0), 6) == 0.1

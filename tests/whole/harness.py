@@ -83,7 +83,7 @@ def _settle(future: "asyncio.Future[int]", code: int) -> None:
 
 
 class HostProcess:
-    """`host up` of one home. `environment` is added to the test's own; a forge makes it start in a tenth of the time."""
+    """`host up` of one home. `environment` is added to the test's own; a forge makes it start faster."""
 
     def __init__(self, home: Home, environment: Mapping[str, str], forge: Forge | None = None) -> None:
         self.home = home

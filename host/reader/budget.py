@@ -4,7 +4,7 @@ SHARE = 0.05
 """5 ms of reader time per 100 ms and session, as an average."""
 
 BURST_SECONDS = 0.05
-"""What a session may be ahead of its share: a lively conversation (a reading takes 1 to 2 ms) is never held up by it."""
+"""What a session may be ahead of its share: a lively conversation (1 to 2 ms a reading) is never held up by it."""
 
 
 class Budget:

@@ -2,8 +2,11 @@
 
 from pathlib import Path
 
-_FILES = ("AGENTS.md", "CLAUDE.md")
-_MAX_CHARACTERS = 100_000
+_LAYERS = (("SOUL.md",), ("AGENTS.md", "CLAUDE.md"), ("TOOLS.md",))
+"""Who the agent is, how it works, its surroundings: of each the first file that is there."""
+
+_MAX_CHARACTERS = 20_000
+"""Of one file."""
 
 _FRAME = """You are {name}, an agent who answers people in a chat.
 
@@ -13,15 +16,17 @@ the chat the messages came from. Write it in Markdown. Write nothing when no ans
 
 
 def system_prompt(agent_folder: Path, assistant_name: str) -> str:
-    """The frame, then the first of AGENTS.md and CLAUDE.md that is there."""
-    frame = _FRAME.format(name=assistant_name)
-    for name in _FILES:
-        try:
-            words = (agent_folder / name).read_text(encoding="utf-8", errors="replace")
-        except OSError:
-            continue
-        if len(words) > _MAX_CHARACTERS:
-            note = f"[{name} is longer than {_MAX_CHARACTERS:,} characters: the rest is left out]"
-            words = f"{words[:_MAX_CHARACTERS]}\n{note}"
-        return f"{frame}\n\n{words.strip()}\n"
-    return f"{frame}\n"
+    """The frame, then each of the agent's own layers that is there."""
+    layers = (next(filter(None, (_words(agent_folder / name) for name in names)), "") for names in _LAYERS)
+    return "\n\n".join(filter(None, (_FRAME.format(name=assistant_name), *layers))) + "\n"
+
+
+def _words(path: Path) -> str:
+    try:
+        words = path.read_text(encoding="utf-8", errors="replace").strip()
+    except OSError:
+        return ""
+    if len(words) <= _MAX_CHARACTERS:
+        return words
+    note = f"[{path.name} is longer than {_MAX_CHARACTERS:,} characters: the rest is left out]"
+    return f"{words[:_MAX_CHARACTERS]}\n{note}"

@@ -206,6 +206,16 @@ async def test_the_system_prompt_is_read_from_the_agents_folder_at_each_turn(hos
     assert third.endswith("You are the newer one.\n")
 
 
+async def test_who_the_agent_is_comes_before_how_it_works_and_its_surroundings_after(
+    host: HostSide, start: Start
+) -> None:
+    for name in ("TOOLS", "SOUL", "AGENTS"):
+        (host.workspace.agent / f"{name}.md").write_text(f"words of {name}")
+    await (await start(**SCRIPTED)).answered(host.chat("one"))
+    [query] = seen(host)
+    assert query["system"].endswith("words of SOUL\n\nwords of AGENTS\n\nwords of TOOLS\n")
+
+
 @pytest.mark.req("R110")
 async def test_a_hundred_deltas_are_one_row(host: HostSide, start: Start) -> None:
     snapshot = await (await start(**SCRIPTED)).answered(host.chat("deltas"))

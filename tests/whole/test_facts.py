@@ -75,7 +75,8 @@ async def test_status_of_a_live_session_has_the_shape_of_a_stopped_one(ready_hom
         assert (sandbox["kind"], sandbox["live"], sandbox["limit"], sandbox["waiting"]) == ("process", 1, 8, 0)
         assert sandbox.keys() == {"kind", "live", "busy", "limit", "waiting", "detail"}
         assert told["channels"] == [{"name": "terminal", "account": "local", "healthy": True, "detail": ""}]
-        assert (told["agents"], told["sessions"]) == (1, {"running": 1})
+        assert told["agents"] == 1
+        assert told["sessions"] in ({"running": 1}, {"idle": 1})  # as soon as its runner has said that it is idle
         assert told["messages"] == {"arriving": 0, "undelivered": 0}
         assert told["problems"] == []
 
@@ -84,11 +85,15 @@ async def test_status_of_a_live_session_has_the_shape_of_a_stopped_one(ready_hom
 async def test_status_counts_a_session_that_works_as_busy(ready_home: Home, forge: Forge) -> None:
     async with asking(ready_home, forge) as (_, terminal, ask):
         key = await terminal.send("/rehearse slow 3")
-        async with asyncio.timeout(20):
-            while (await ask.row("status"))["sandbox"]["busy"] != 1:
-                await asyncio.sleep(0.02)  # the host learns of a claim from a snapshot
+        await until_busy(ask, 1)
         await terminal.until(lambda: key in terminal.settled)
-        assert (await ask.row("status"))["sandbox"]["busy"] == 0
+        await until_busy(ask, 0)
+
+
+async def until_busy(ask: Asker, number: int) -> None:
+    async with asyncio.timeout(20):
+        while (await ask.row("status"))["sandbox"]["busy"] != number:
+            await asyncio.sleep(0.02)  # the host learns from a snapshot what a runner does
 
 
 # -- messages

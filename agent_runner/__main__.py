@@ -15,6 +15,7 @@ from datetime import UTC, tzinfo
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from agent_runner import init
 from agent_runner.log import log
 from agent_runner.loop import Runner, Setup, log_error
 from agent_runner.mailbox import Mailbox, NoMailbox, roll_back
@@ -139,4 +140,4 @@ async def _run(setup: Setup, mailbox: Mailbox) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(init.run(main) if os.getpid() == 1 else main())

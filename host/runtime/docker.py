@@ -104,7 +104,7 @@ def container_options(
             ],
             "LogConfig": {"Type": "local", "Config": {"max-size": "512k", "max-file": "2", "compress": "false"}},
             "RestartPolicy": {"Name": "no"},
-            # No init of the engine's: not every engine brings one. The runner is process 1 and handles SIGTERM.
+            # No init of the engine's: not every engine brings one. The runner has its own (agent_runner.init).
             "Init": False,
             "Mounts": [
                 {"Type": "bind", "Source": str(mount.source), "Target": mount.target, "ReadOnly": mount.read_only}

@@ -16,7 +16,9 @@ from structlog.testing import capture_logs
 
 from host.runtime.base import AlreadyRunning, Limits, Mount, RuntimeUnavailable, SandboxRefused, SandboxSpec
 from host.runtime.docker import DockerRuntime, container_options
+from mailboxes import schema
 from mailboxes.clock import SystemClock
+from mailboxes.layout import INBOUND_DB, OUTBOUND_DB
 from mailboxes.limits import EXIT_CONFIGURATION
 from tests.fakes.engine_door import EngineDoor
 from tests.runtime.conftest import DEADLINE, DOOR, CagedDocker, as_user, door, needs_root, output_of, run
@@ -340,4 +342,46 @@ async def test_a_container_of_the_image_as_it_is_runs_the_runner(
     assert ended.code == EXIT_CONFIGURATION
     assert "There is no mailbox" in ended.detail
     assert os.listdir(spec.inbound) == []
+    await runtime.close()
+
+
+LEAVES_ORPHANS = "for n in $(seq 10); do (true &); done"
+COUNTS_ZOMBIES = "cat /proc/[0-9]*/stat | grep -c ') Z '"
+
+
+def inside(container_id: str, script: str) -> str:
+    """What a shell prints that somebody runs in a container."""
+
+    def work(client: docker.APIClient) -> str:
+        command = client.exec_create(container_id, ["/bin/sh", "-c", script])
+        return bytes(client.exec_start(command["Id"])).decode()
+
+    return str(by_hand(work))
+
+
+@pytest.mark.docker
+async def test_orphans_of_the_agents_commands_are_reaped_and_a_stop_reaches_the_runner(
+    agent_image: str, spec: SandboxSpec, logs: Path, installation: str
+) -> None:
+    inbound, outbound = spec.inbound / INBOUND_DB, spec.outbound / OUTBOUND_DB
+    await asyncio.to_thread(schema.create_inbound, inbound)
+    inbound.chmod(0o640)
+    outbound.write_bytes(schema.outbound_template())
+    if os.geteuid() == 0:
+        os.chown(inbound, 0, spec.gid)
+        os.chown(outbound, spec.uid, spec.gid)
+    runtime = DockerRuntime(installation, agent_image, logs, SystemClock())
+    sandbox = await runtime.start(spec)
+    try:
+        async with asyncio.timeout(DEADLINE):
+            # In all more than the processes that a sandbox may have (32); ten at once are no crowd.
+            for _ in range(5):
+                assert await asyncio.to_thread(inside, sandbox.id, LEAVES_ORPHANS) == ""
+                while (await asyncio.to_thread(inside, sandbox.id, COUNTS_ZOMBIES)).strip() != "0":
+                    await asyncio.sleep(0.02)  # no event tells of a reaped process
+            while outbound.read_bytes() == schema.outbound_template():
+                await asyncio.sleep(0.02)  # until it works: it writes its state
+    finally:
+        await sandbox.stop(DEADLINE)
+    assert (await sandbox.wait()).code == 0
     await runtime.close()

@@ -6,9 +6,7 @@ import sys
 
 import pytest
 
-KILLED = (
-    "import os, sys; from agent_runner import init; sys.exit(init.run(lambda: os.kill(os.getpid(), 9) or 0))"
-)
+KILLED = "import os, sys; from agent_runner import init; sys.exit(init.run(lambda: os.kill(os.getpid(), 9) or 0))"
 ENDS = "import sys; from agent_runner import init; sys.exit(init.run(lambda: 78))"
 TOLD = """
 import signal, sys

@@ -16,6 +16,9 @@ from host.items import InboundHeld, Item, SessionRef, item_of
 from host.postmaster import Postmaster
 from host.runtime.base import Found, Runtime, RuntimeName, RuntimeUnavailable
 
+OPEN_AT_ONCE = 16
+"""Mailboxes: enough for the pool's threads, and few enough not to fill the memory with a thousand of them."""
+
 FIND_SECONDS = 10.0
 """How long an engine may take to say what runs."""
 
@@ -36,8 +39,13 @@ async def recover(
     left = [keys[session.id] for session in active if session.container_status != ContainerStatus.STOPPED]
     found = await _find_sandboxes(runtimes, FIND_SECONDS if left else FIND_SECONDS / 5)
     held = {one.session_id: one for _, one in found}
-    # All at once: the pool's threads are the limit, and a home of a thousand sessions is not opened one after another.
-    await asyncio.gather(*(_open_mailbox(postmaster, key, held.get(key.session_id)) for key in keys.values()))
+    few = asyncio.Semaphore(OPEN_AT_ONCE)
+
+    async def open_one(key: SessionRef) -> None:
+        async with few:
+            await _open_mailbox(postmaster, key, held.get(key.session_id))
+
+    await asyncio.gather(*(open_one(key) for key in keys.values()))
     delivery.add(await database.run(open_outbox))
     await fleet.adopt([(keys.get(one.session_id), runtime, one) for runtime, one in found], left)
 

@@ -1,8 +1,8 @@
 """Nothing of the machine it was written on, and nothing unfinished, is in what is handed over."""
 
 import re
-import sys
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -44,7 +44,9 @@ def test_a_lock_names_no_registry_and_hashes_everything(lock: str) -> None:
 def test_nothing_names_a_registry_or_a_folder_of_the_machine_it_was_made_on() -> None:
     assert lines_with(r"--(extra-)?index-url|--find-links|PIP_INDEX_URL|/simple/?\b\"") == []
     here = (ROOT, ROOT.parent / "shared", sys.base_prefix, Path.home())
-    deep = [str(path) for path in here if str(path).count("/") > 1]  # /root may be said
+    deep = [
+        str(path) for path in here if str(path).count("/") > 1 and not str(path).startswith("/usr")
+    ]  # /root may be said
     assert lines_with("|".join(rf"(?<![\w.-]){re.escape(path)}\b" for path in deep)) == []
 
 

@@ -8,7 +8,7 @@ RUN := $(VENV)/bin/python -m
 
 export PYTHONPATH := $(CURDIR)
 
-.PHONY: help up test lint bench ledger crash wheel locks dev
+.PHONY: help up test test-again lint bench ledger crash wheel locks dev
 .DEFAULT_GOAL := help
 
 help:
@@ -36,6 +36,10 @@ dev:
 
 test: dev
 	$(RUN) pytest -n auto --dist loadgroup
+
+# What failed in the last run, one after another and each alone on the machine.
+test-again: dev
+	$(RUN) pytest --last-failed --last-failed-no-failures none -p no:randomly
 
 lint: dev
 	$(VENV)/bin/ruff check

@@ -1,5 +1,6 @@
 """A terminal that a test types on: a pseudo-terminal, and a process that has it as its controlling one."""
 
+import contextlib
 import os
 import pty
 import re
@@ -54,11 +55,21 @@ class Screen:
         while text not in self.said.partition(after)[2] if after else text not in self.said:
             assert self._read(deadline), f"{text!r} did not come; what came:\n{self.said}"
 
-    def end(self, *, seconds: float = 60.0) -> int:
-        """Waits until the process has ended; its exit code."""
+    def end(self, *, pressing: str = "", seconds: float = 60.0) -> int:
+        """Waits until the process has ended; its exit code.
+
+        `pressing` is typed at first and again after each five quiet seconds, as a person does: between two prompts the
+        terminal is in its own mode and takes a Ctrl-D for itself.
+        """
         deadline = time.monotonic() + seconds
-        while self._read(deadline):
-            pass
+        while self.process.poll() is None and time.monotonic() < deadline:
+            if pressing:
+                self.type(pressing)
+            quiet_until = min(time.monotonic() + 5, deadline) if pressing else deadline
+            while self._read(quiet_until):
+                pass
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self.process.wait(max(quiet_until - time.monotonic(), 0.1))
         return self.process.wait(max(deadline - time.monotonic(), 0.1))
 
     def _read(self, deadline: float) -> bool:

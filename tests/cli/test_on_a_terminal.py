@@ -92,10 +92,8 @@ def test_at_the_prompt_one_writes_reads_the_answer_and_ctrl_d_ends_host_and_all(
         at.expect("agent> ")
         at.type("one\x1b\rtwo\r")
         at.expect("two", after="(rehearsal, no model) one")
-        # Between two prompts the terminal is in its own mode, which would take a Ctrl-D for itself.
         at.expect("you>", after="(rehearsal, no model) one")
-        at.type("\x04")
-        assert at.end() == 0
+        assert at.end(pressing="\x04") == 0
     assert holder(home.lock_file) is None
 
 
@@ -128,8 +126,7 @@ def test_ctrl_c_stops_a_host_in_front_in_good_order(home: Home) -> None:
 def test_bare_host_in_a_new_home_is_the_setup(home: Home) -> None:
     with _screen(INNKEEPER_TIME_ZONE="Europe/Berlin") as at:
         at.expect("Model key")
-        at.type("\x04")
-        at.end()
+        at.end(pressing="\x04")
     assert "Traceback" not in at.said
 
 

@@ -1,6 +1,7 @@
 import asyncio
 import os
 import resource
+import secrets
 from pathlib import Path
 
 import pytest
@@ -78,12 +79,11 @@ async def test_a_timeout_has_bounds(toolbox: Toolbox, timeout: int) -> None:
     assert answer == "Error: timeout must be between 1 and 300 seconds"
 
 
-@pytest.mark.parametrize(
-    "leave", ["sleep 86412 &", "setsid sleep 86412 &", "(setsid sleep 86412 &) &", "nohup sleep 86412 &"]
-)
+@pytest.mark.parametrize("leave", ["sleep {} &", "setsid sleep {} &", "(setsid sleep {} &) &", "nohup sleep {} &"])
 async def test_nothing_that_a_command_starts_outlives_it(toolbox: Toolbox, leave: str) -> None:
-    assert await toolbox.call("bash", {"command": f"{leave} echo done"}) == "done"
-    assert not _alive("86412")
+    number = str(10**8 + secrets.randbelow(10**8))  # its own: the same test may run beside this one
+    assert await toolbox.call("bash", {"command": f"{leave.format(number)} echo done"}) == "done"
+    assert not _alive(number)
 
 
 async def test_closing_the_toolbox_kills_the_whole_tree(toolbox: Toolbox, workspace: Workspace) -> None:

@@ -128,22 +128,23 @@ async def _start(command: str, folder: Path, mark: str) -> asyncio.subprocess.Pr
 
 async def _exit_of(process: asyncio.subprocess.Process) -> int:
     """The shell's own exit code. (`Process.wait` also waits for the pipes, which a background job holds open.)"""
+    with contextlib.suppress(OSError):  # it is gone and reaped already, or this sandbox knows no pidfd: polled below
+        await _end_of(os.pidfd_open(process.pid))
+    # asyncio reaps it in its own time; the code is there with it.
+    while process.returncode is None:
+        await asyncio.sleep(0.005)
+    return process.returncode
+
+
+async def _end_of(handle: int) -> None:
     ended = asyncio.Event()
     loop = asyncio.get_running_loop()
-    try:
-        handle = os.pidfd_open(process.pid)
-    except OSError:  # it is gone already, or this sandbox knows no pidfd
-        return await process.wait()
     try:
         loop.add_reader(handle, ended.set)
         await ended.wait()
     finally:
         loop.remove_reader(handle)
         os.close(handle)
-    # asyncio reaps it in its own time; the code is there with it.
-    while process.returncode is None:
-        await asyncio.sleep(0.001)
-    return process.returncode
 
 
 async def _kill_all(process: asyncio.subprocess.Process, mark: str) -> None:

@@ -86,6 +86,18 @@ async def test_nothing_that_a_command_starts_outlives_it(toolbox: Toolbox, leave
     assert not _alive(number)
 
 
+async def test_a_shell_that_is_reaped_at_once_is_not_waited_for_through_its_jobs(
+    toolbox: Toolbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def gone(pid: int) -> int:
+        raise ProcessLookupError(pid)
+
+    monkeypatch.setattr(os, "pidfd_open", gone)  # what the kernel says of a process that was reaped already
+    async with asyncio.timeout(10):
+        assert await toolbox.call("bash", {"command": "setsid sleep 86414 & echo done"}) == "done"
+    assert not _alive("86414")
+
+
 async def test_closing_the_toolbox_kills_the_whole_tree(toolbox: Toolbox, workspace: Workspace) -> None:
     command = "setsid sleep 86413 & touch begun; sleep 86413"
     call = asyncio.create_task(toolbox.call("bash", {"command": command}))

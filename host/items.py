@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from host.reader import BadRow
-from mailboxes.rows import Address, DeliveryState, Kind, MessageIn, MessageOut, RunnerState
+from mailboxes.rows import Address, DeliveryState, Kind, MessageOut, RunnerState
 
 
 class InboundHeld(Exception):
@@ -139,17 +139,3 @@ def item_of(row: sqlite3.Row | Mapping[str, Any], key: SessionRef | None) -> Ite
         row["in_reply_to"],
         by_host=row["seq"] is None,
     )
-
-
-def message_in_of(row: sqlite3.Row) -> MessageIn:
-    """A message from a row of `messages_in`."""
-    address = None
-    if row["platform_id"] is not None:
-        address = Address(row["channel_type"], row["account_id"], row["platform_id"], row["thread_id"])
-    return MessageIn(
-        id=row["id"], kind=row["kind"], timestamp=row["timestamp"], content=row["content"], address=address,
-        status=row["status"], status_changed=row["status_changed"], process_after=row["process_after"],
-        recurrence=row["recurrence"], tries=row["tries"], seq=row["seq"], series_id=row["series_id"], slot=row["slot"],
-        trigger=bool(row["trigger"]), on_wake=bool(row["on_wake"]), source_session=row["source_session"],
-        principal=row["principal"],
-    )  # fmt: skip

@@ -21,7 +21,6 @@ from host.items import (
     TakeOver,
     action_of,
     item_of,
-    message_in_of,
     system_content,
     text_of,
 )
@@ -31,12 +30,8 @@ from mailboxes.crash import crash_at
 from mailboxes.ids import derived_id
 from mailboxes.layout import INBOUND_DB
 from mailboxes.rows import Address, Claim, ClaimState, DeliveryState, InStatus, Kind, MessageIn, MessageOut
+from mailboxes.schema import IN_COLUMNS, message_in_of
 
-_IN_COLUMNS = (
-    "id, kind, timestamp, status, status_changed, process_after, recurrence, tries, platform_id, channel_type, "
-    "account_id, thread_id, content, seq, series_id, slot, trigger, on_wake, source_session, principal"
-)
-_OPEN = (InStatus.PENDING, InStatus.PROCESSING)
 _OPEN_ROWS = "status IN ('pending', 'processing')"
 """As the index of open rows says it: SQLite uses that index only where it reads these very words."""
 _PROCESSING = "status='processing'"
@@ -79,7 +74,7 @@ class Mailbox(InboundFile):
                 row.principal,
             )  # fmt: skip
             marks = ",".join("?" * len(values))
-            cursor = db.execute(f"INSERT OR IGNORE INTO messages_in ({_IN_COLUMNS}) VALUES ({marks})", values)
+            cursor = db.execute(f"INSERT OR IGNORE INTO messages_in ({IN_COLUMNS}) VALUES ({marks})", values)
             if cursor.rowcount:
                 seq += 2
                 added += 1
@@ -205,7 +200,7 @@ class Mailbox(InboundFile):
         """A system row of the host's own. Its address is that of a message which really came in (the one replied to,
         else the last): an address that only the container names must never become an origin."""
         found = db.execute(
-            f"SELECT {_IN_COLUMNS} FROM messages_in WHERE platform_id IS NOT NULL ORDER BY id=? DESC, seq DESC LIMIT 1",
+            f"SELECT {IN_COLUMNS} FROM messages_in WHERE platform_id IS NOT NULL ORDER BY id=? DESC, seq DESC LIMIT 1",
             (in_reply_to,),
         ).fetchone()
         address = message_in_of(found).address if found else None
@@ -278,7 +273,7 @@ class Mailbox(InboundFile):
         return found
 
     def _rows(self, condition: str, values: Sequence[str] = ()) -> list[MessageIn]:
-        rows = self._db.execute(f"SELECT {_IN_COLUMNS} FROM messages_in WHERE {condition} ORDER BY +seq", values)
+        rows = self._db.execute(f"SELECT {IN_COLUMNS} FROM messages_in WHERE {condition} ORDER BY +seq", values)
         return [message_in_of(row) for row in rows]
 
     def _follow(

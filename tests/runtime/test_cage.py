@@ -83,8 +83,9 @@ async def test_a_sandbox_sees_nothing_of_the_host(
     paths = [
         str(path)
         for path in (
-            root, database, neighbour.state, neighbour.agent, spec.state, logs, Path(__file__), Path.home() / ".ssh",
-            "/var/run/docker.sock", "/run/docker.sock", "/etc/shadow", "/etc/security",
+            root, database, neighbour.state, neighbour.agent, spec.state, logs, Path(__file__),
+            Path.home() / ".ssh", Path.home() / ".bashrc",
+            "/var/run/docker.sock", "/run/docker.sock", "/etc/shadow",
         )
     ]  # fmt: skip
     answer = await ask(

@@ -23,7 +23,8 @@ class InboundFile:
         self._opened: tuple[int, int] | None = None
 
     @property
-    def _db(self) -> sqlite3.Connection:
+    def db(self) -> sqlite3.Connection:
+        """The connection, opened at the first use; for reading, and inside `write`."""
         if self._connection is None:
             self._connection = self._connect()
         return self._connection
@@ -65,12 +66,13 @@ class InboundFile:
             self._connection = self._connect()
         return self._floor
 
-    def _stamp(self) -> str:
+    def stamp(self) -> str:
+        """Now, as canonical text."""
         return clock.to_text(self._now())
 
-    def _write(self, work: Callable[[sqlite3.Connection], None], *, durable: bool = True) -> None:
+    def write(self, work: Callable[[sqlite3.Connection], None], *, durable: bool = True) -> None:
         """One transaction. Raises InboundHeld where the lock is not to be had in time."""
-        db = self._db
+        db = self.db
         try:
             if not durable:
                 db.execute("PRAGMA synchronous=NORMAL")
@@ -84,17 +86,17 @@ class InboundFile:
 
     def status_of(self, message_id: str) -> str | None:
         """The status of a message; None where it is not here (yet)."""
-        row = self._db.execute("SELECT status FROM messages_in WHERE id=?", (message_id,)).fetchone()
+        row = self.db.execute("SELECT status FROM messages_in WHERE id=?", (message_id,)).fetchone()
         return row["status"] if row else None
 
     def sent_as(self, seq: int) -> list[str]:
         """The platform's ids of what was said with that seq; empty where nothing was sent under it."""
-        row = self._db.execute("SELECT platform_ids FROM deliveries WHERE seq=? AND state='sent'", (seq,)).fetchone()
+        row = self.db.execute("SELECT platform_ids FROM deliveries WHERE seq=? AND state='sent'", (seq,)).fetchone()
         return [str(platform_id) for platform_id in json.loads(row["platform_ids"])] if row else []
 
     def is_origin(self, address: Address) -> bool:
         """Whether a message of this session ever came from that address."""
-        found = self._db.execute(
+        found = self.db.execute(
             "SELECT 1 FROM messages_in "
             "WHERE channel_type=? AND account_id=? AND platform_id=? AND thread_id IS ? LIMIT 1",
             (address.channel_type, address.account_id, address.platform_id, address.thread_id),

@@ -55,18 +55,19 @@ class Mailbox(InboundFile):
 
         def work(db: sqlite3.Connection) -> None:
             nonlocal added
-            added = self._insert(db, rows)
+            added = self.insert(db, rows)
 
-        self._write(work)
+        self.write(work)
         return added
 
-    def _insert(self, db: sqlite3.Connection, rows: Iterable[MessageIn]) -> int:
+    def insert(self, db: sqlite3.Connection, rows: Iterable[MessageIn]) -> int:
+        """`put` inside a transaction of `write`."""
         added = 0
         seq = db.execute("SELECT max(seq) FROM messages_in").fetchone()[0] or 0
         for row in rows:
             address = row.address
             values = (
-                row.id, row.kind, row.timestamp, row.status, row.status_changed or self._stamp(), row.process_after,
+                row.id, row.kind, row.timestamp, row.status, row.status_changed or self.stamp(), row.process_after,
                 row.recurrence, row.tries,
                 address and address.platform_id, address and address.channel_type, address and address.account_id,
                 address and address.thread_id,
@@ -89,10 +90,10 @@ class Mailbox(InboundFile):
             changed = db.execute(
                 "UPDATE messages_in SET status='pending', status_changed=?, process_after=NULL "
                 "WHERE id=? AND status='failed'",
-                (self._stamp(), message_id),
+                (self.stamp(), message_id),
             ).rowcount
 
-        self._write(work)
+        self.write(work)
         return changed > 0
 
     # -- what goes out
@@ -126,7 +127,7 @@ class Mailbox(InboundFile):
             self._follow(db, claims, counted=counted, ended=ended, taken=taken)
 
         crash_at("before_take_over")
-        self._write(work)
+        self.write(work)
         self._floor = seen
         crash_at("after_take_over")
         return taken
@@ -134,7 +135,7 @@ class Mailbox(InboundFile):
     def _new_rows(self, rows: Sequence[MessageOut], taken: TakeOver) -> list[MessageOut]:
         new = []
         for row in rows:
-            known = self._db.execute("SELECT id FROM deliveries WHERE id=? OR seq=?", (row.id, row.seq)).fetchone()
+            known = self.db.execute("SELECT id FROM deliveries WHERE id=? OR seq=?", (row.id, row.seq)).fetchone()
             if known is None:
                 new.append(row)
             elif known["id"] != row.id:
@@ -161,7 +162,7 @@ class Mailbox(InboundFile):
             state = (
                 DeliveryState.SENT
             )  # the result of a task that nobody is told about: kept, and read with `messages show`
-        elif (row.deliver_after is None or row.deliver_after <= self._stamp()) and reserve(row.address):
+        elif (row.deliver_after is None or row.deliver_after <= self.stamp()) and reserve(row.address):
             state = DeliveryState.SENDING
             taken.reserved.append(row.address)
         self._insert_delivery(db, row, state, error)
@@ -184,17 +185,17 @@ class Mailbox(InboundFile):
             (
                 row.id, row.seq or None, row.turn_id, row.in_reply_to, row.kind, row.timestamp,
                 address and address.channel_type, address and address.account_id, address and address.platform_id,
-                address and address.thread_id, row.content, row.deliver_after, row.recurrence, state, self._stamp(),
+                address and address.thread_id, row.content, row.deliver_after, row.recurrence, state, self.stamp(),
                 error ) )  # fmt: skip
 
     def _tell_agent(self, db: sqlite3.Connection, row: MessageOut, error: str, taken: TakeOver) -> None:
         """The agent hears in its next turn that a row was not delivered: a row that wakes nobody."""
         result = {"delivery_id": row.id, "turn_id": row.turn_id, "in_reply_to": row.in_reply_to, "error": error}
-        heard = self._host_row(db, row.id, "delivery-failed", row.in_reply_to, trigger=False)
+        heard = self.host_row(db, row.id, "delivery-failed", row.in_reply_to, trigger=False)
         content = system_content("delivery_failed", "error", result)
-        taken.written_in = self._insert(db, [replace(heard, content=content)]) > 0 or taken.written_in
+        taken.written_in = self.insert(db, [replace(heard, content=content)]) > 0 or taken.written_in
 
-    def _host_row(
+    def host_row(
         self, db: sqlite3.Connection, cause: str, purpose: str, in_reply_to: str | None, *, trigger: bool
     ) -> MessageIn:
         """A system row of the host's own. Its address is that of a message which really came in (the one replied to,
@@ -205,13 +206,13 @@ class Mailbox(InboundFile):
         ).fetchone()
         address = message_in_of(found).address if found else None
         return MessageIn(
-            derived_id(cause, purpose), Kind.SYSTEM, self._stamp(), "{}", address, trigger=trigger,
+            derived_id(cause, purpose), Kind.SYSTEM, self.stamp(), "{}", address, trigger=trigger,
             source_session=self.key.session_id, principal=found["principal"] if found else None,
         )  # fmt: skip
 
     def open_actions(self) -> list[Action]:
         """The actions that have no answer yet, in order."""
-        rows = self._db.execute(
+        rows = self.db.execute(
             "SELECT id, in_reply_to, content FROM deliveries WHERE kind='system' AND state='queued' ORDER BY rowid"
         )
         return [action_of(row["id"], row["in_reply_to"], row["content"]) for row in rows]
@@ -220,11 +221,11 @@ class Mailbox(InboundFile):
         """Closes an action and writes its answer for the agent, in one commit: an action is answered once."""
 
         def work(db: sqlite3.Connection) -> None:
-            row = self._host_row(db, action.id, "result", action.in_reply_to, trigger=True)
-            self._insert(db, [replace(row, content=system_content(action.name, status, result))])
-            db.execute("UPDATE deliveries SET state='sent', state_changed=? WHERE id=?", (self._stamp(), action.id))
+            row = self.host_row(db, action.id, "result", action.in_reply_to, trigger=True)
+            self.insert(db, [replace(row, content=system_content(action.name, status, result))])
+            db.execute("UPDATE deliveries SET state='sent', state_changed=? WHERE id=?", (self.stamp(), action.id))
 
-        self._write(work)
+        self.write(work)
 
     # -- claims
 
@@ -241,7 +242,7 @@ class Mailbox(InboundFile):
             news.append((row, claim))
         if ended:
             claimed = {row.id for row, _ in news}
-            lost = [row for row in self._rows(f"{_PROCESSING} AND {_OPEN_ROWS}") if row.id not in claimed]
+            lost = [row for row in self.rows(f"{_PROCESSING} AND {_OPEN_ROWS}") if row.id not in claimed]
             if lost:
                 turn_id = self._turn_that_answered(lost) or f"lost {lost[0].id} {lost[0].tries}"
                 news += [(row, Claim(row.id, row.tries, turn_id, ClaimState.PROCESSING)) for row in lost]
@@ -251,7 +252,7 @@ class Mailbox(InboundFile):
         """The turn of rows whose claims are lost, as far as what it said tells: a runner has one open turn at a
         time."""
         marks = ",".join("?" * len(rows))
-        found = self._db.execute(
+        found = self.db.execute(
             f"SELECT turn_id FROM deliveries WHERE turn_id IS NOT NULL AND in_reply_to IN ({marks}) "
             "ORDER BY rowid DESC",
             [row.id for row in rows],
@@ -260,7 +261,7 @@ class Mailbox(InboundFile):
 
     def open_rows(self) -> dict[str, MessageIn]:
         """Every row that is pending or processing, by id, in order of seq."""
-        return {row.id: row for row in self._rows(_OPEN_ROWS)}
+        return {row.id: row for row in self.rows(_OPEN_ROWS)}
 
     def _open_rows_of(self, message_ids: Sequence[str]) -> dict[str, MessageIn]:
         """Those of some messages that are open, by id: what a runner claims costs no look at all that waits."""
@@ -268,12 +269,13 @@ class Mailbox(InboundFile):
         for start in range(0, len(message_ids), _IDS_AT_ONCE):
             ids = message_ids[start : start + _IDS_AT_ONCE]
             marks = ",".join("?" * len(ids))
-            rows = self._rows(f"id IN ({marks}) AND {_OPEN_ROWS}", ids)
+            rows = self.rows(f"id IN ({marks}) AND {_OPEN_ROWS}", ids)
             found.update({row.id: row for row in rows})
         return found
 
-    def _rows(self, condition: str, values: Sequence[str] = ()) -> list[MessageIn]:
-        rows = self._db.execute(f"SELECT {IN_COLUMNS} FROM messages_in WHERE {condition} ORDER BY +seq", values)
+    def rows(self, condition: str, values: Sequence[str] = ()) -> list[MessageIn]:
+        """The messages for which an SQL condition (with ? for each of `values`) holds, in order of seq."""
+        rows = self.db.execute(f"SELECT {IN_COLUMNS} FROM messages_in WHERE {condition} ORDER BY +seq", values)
         return [message_in_of(row) for row in rows]
 
     def _follow(
@@ -319,16 +321,16 @@ class Mailbox(InboundFile):
             if update.status == InStatus.FAILED:
                 taken.finished.append((update.message_id, False))
         if verdict.continuation is not None:
-            taken.written_in = self._insert(db, [verdict.continuation]) > 0 or taken.written_in
+            taken.written_in = self.insert(db, [verdict.continuation]) > 0 or taken.written_in
             taken.carried_on += [(update.message_id, verdict.continuation.id) for update in verdict.updates]
         failed = {update.message_id for update in verdict.updates if update.status == InStatus.FAILED}
         addressed = [(row.address, row.id) for row in turn.rows if row.id in failed and row.address is not None]
         if verdict.notice is not None and addressed:
-            item = self._notice(db, *addressed[-1], turn.turn_id, verdict.notice)
+            item = self.put_notice(db, *addressed[-1], turn.turn_id, verdict.notice)
             if item is not None:
                 taken.items.append(item)
 
-    def _notice(
+    def put_notice(
         self, db: sqlite3.Connection, address: Address, in_reply_to: str | None, cause: str, text: str
     ) -> Item | None:
         """A host's own word to a chat, once per cause and message. None when it was said before."""
@@ -336,14 +338,14 @@ class Mailbox(InboundFile):
         if db.execute("SELECT 1 FROM deliveries WHERE id=?", (notice_id,)).fetchone():
             return None
         content = json.dumps({"text": text, "notice": True}, ensure_ascii=False)
-        out = MessageOut(notice_id, 0, None, in_reply_to, self._stamp(), Kind.CHAT, content, address)
+        out = MessageOut(notice_id, 0, None, in_reply_to, self.stamp(), Kind.CHAT, content, address)
         self._insert_delivery(db, out, DeliveryState.QUEUED, None)
         return Item(notice_id, address, Kind.CHAT, content, self.key, in_reply_to=in_reply_to, by_host=True)
 
     def _set(self, db: sqlite3.Connection, message_id: str, status: InStatus, tries: int, after: str | None) -> None:
         db.execute(
             "UPDATE messages_in SET status=?, status_changed=?, tries=?, process_after=? WHERE id=?",
-            (status, self._stamp(), tries, after, message_id),
+            (status, self.stamp(), tries, after, message_id),
         )
 
     # -- when a runner never claimed anything
@@ -363,13 +365,13 @@ class Mailbox(InboundFile):
                 self._carry_out(db, turn, judge(turn, self._now()), taken)
 
         if due:
-            self._write(work)
+            self.write(work)
         return taken
 
     def notice(self, cause: str, text: str) -> Item | None:
         """Tells the chat of the oldest open row something, once per cause."""
         open_with_chat = f"{_OPEN_ROWS} AND platform_id IS NOT NULL"
-        row = next(iter(self._rows(f"seq = (SELECT min(seq) FROM messages_in WHERE {open_with_chat})")), None)
+        row = next(iter(self.rows(f"seq = (SELECT min(seq) FROM messages_in WHERE {open_with_chat})")), None)
         if row is None or row.address is None:
             return None
         address = row.address
@@ -377,9 +379,9 @@ class Mailbox(InboundFile):
 
         def work(db: sqlite3.Connection) -> None:
             nonlocal item
-            item = self._notice(db, address, row.id, cause, text)
+            item = self.put_notice(db, address, row.id, cause, text)
 
-        self._write(work)
+        self.write(work)
         return item
 
     # -- delivery's record
@@ -391,12 +393,12 @@ class Mailbox(InboundFile):
             db.execute(
                 "UPDATE deliveries SET state='unknown', unknown_count=unknown_count+1, state_changed=? "
                 "WHERE state='sending'",
-                (self._stamp(),),
+                (self.stamp(),),
             )
 
-        if self._db.execute("SELECT 1 FROM deliveries WHERE state='sending'").fetchone():
-            self._write(work)
-        rows = self._db.execute(
+        if self.db.execute("SELECT 1 FROM deliveries WHERE state='sending'").fetchone():
+            self.write(work)
+        rows = self.db.execute(
             "SELECT * FROM deliveries WHERE state IN ('queued', 'unknown') AND kind <> 'system' "
             "AND platform_id IS NOT NULL ORDER BY rowid"
         ).fetchall()
@@ -404,20 +406,20 @@ class Mailbox(InboundFile):
 
     def record(self, item_id: str, change: Change) -> None:
         """Records how far an item has come."""
-        self._write(
+        self.write(
             lambda db: _none(
                 db.execute(
                     "UPDATE deliveries SET state=?, state_changed=?, attempts=?, chunks_done=?, platform_ids=?, "
                     "unknown_count=?, next_attempt_at=?, last_error=coalesce(?, last_error) WHERE id=?",
                     (
-                        change.state, self._stamp(), change.attempts, change.chunks_done,
+                        change.state, self.stamp(), change.attempts, change.chunks_done,
                         json.dumps(change.platform_ids), change.unknown_count, change.next_attempt_at,
                         change.last_error, item_id ) ) ), durable=change.durable )  # fmt: skip
 
     def tell_of_failure(self, item: Item, error: str) -> Item | None:
         """The agent hears in its next turn that something it said was never delivered (fault 2), the chat by a notice:
         an item to deliver. The host's own words that fail are told to nobody."""
-        found = self._db.execute("SELECT * FROM deliveries WHERE id=?", (item.id,)).fetchone()
+        found = self.db.execute("SELECT * FROM deliveries WHERE id=?", (item.id,)).fetchone()
         if found is None or item.by_host:
             return None
         row = MessageOut(item.id, 0, found["turn_id"], item.in_reply_to, found["timestamp"], item.kind, item.content)
@@ -429,9 +431,9 @@ class Mailbox(InboundFile):
             if "operation" in json.loads(item.content):
                 return  # an edit or a reaction: the chat misses nothing
             text = f"A message to you could not be delivered: {error.rstrip('.')}."
-            notice = self._notice(db, item.address, item.in_reply_to, f"undelivered {item.id}", text)
+            notice = self.put_notice(db, item.address, item.in_reply_to, f"undelivered {item.id}", text)
 
-        self._write(work)
+        self.write(work)
         return notice
 
     def retry_delivery(self, delivery_id: str) -> Item | None:
@@ -450,30 +452,30 @@ class Mailbox(InboundFile):
             db.execute(
                 "UPDATE deliveries SET state='queued', attempts=0, unknown_count=0, next_attempt_at=NULL, "
                 "state_changed=? WHERE id=?",
-                (self._stamp(), delivery_id),
+                (self.stamp(), delivery_id),
             )
             found = replace(item_of(row, self.key), state=DeliveryState.QUEUED, attempts=0, unknown_count=0, due=None)
 
-        self._write(work)
+        self.write(work)
         return found
 
     # -- facts
 
     def _is_due(self, row: MessageIn) -> bool:
-        return row.process_after is None or row.process_after <= self._stamp()
+        return row.process_after is None or row.process_after <= self.stamp()
 
     def next_due(self) -> str | None:
         """When the earliest open row wants a turn: canonical text, "" for at once, None for never."""
-        if self._db.execute(f"SELECT 1 FROM messages_in WHERE {_WANTS_A_TURN} AND process_after IS NULL").fetchone():
+        if self.db.execute(f"SELECT 1 FROM messages_in WHERE {_WANTS_A_TURN} AND process_after IS NULL").fetchone():
             return ""
-        row = self._db.execute(f"SELECT min(process_after) FROM messages_in WHERE {_WANTS_A_TURN}").fetchone()
+        row = self.db.execute(f"SELECT min(process_after) FROM messages_in WHERE {_WANTS_A_TURN}").fetchone()
         return None if row is None else row[0]
 
     def has_open_rows(self) -> bool:
         """Whether a message waits or is being worked on now. Asked every second: a chat may have 100,000 of them."""
-        found = self._db.execute(
+        found = self.db.execute(
             f"SELECT 1 FROM messages_in WHERE {_WANTS_A_TURN} AND (process_after IS NULL OR process_after <= ?)",
-            (self._stamp(),),
+            (self.stamp(),),
         ).fetchone()
         return found is not None
 

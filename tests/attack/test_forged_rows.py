@@ -48,9 +48,9 @@ def work_of(mailbox: Mailbox, call: Callable[[], object]) -> int:
         return 0
 
     mailbox.floor  # noqa: B018  opens it
-    mailbox._db.set_progress_handler(step, 100)
+    mailbox.db.set_progress_handler(step, 100)
     call()
-    mailbox._db.set_progress_handler(None, 100)
+    mailbox.db.set_progress_handler(None, 100)
     return steps
 
 

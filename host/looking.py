@@ -13,7 +13,6 @@ from host import __version__, views
 from host.failure import Code, Failure
 from host.home import Home
 from host.lock import holder
-from host.settings import DEFAULTS, names
 from host.undelivered import BUSY_SECONDS, OPEN_STATES, UNDELIVERED, Undelivered
 from host.views import Facts, Query
 
@@ -115,6 +114,8 @@ def _session(looker: Looker, params: Mapping[str, object]) -> Row | None:
 
 
 def _settings(looker: Looker, _params: Mapping[str, object]) -> list[Row]:
+    from host.settings import DEFAULTS, names
+
     stored = views.settings(looker.query)
     rows: list[Row] = []
     for name in names():

@@ -4,8 +4,6 @@ all."""
 import functools
 import os
 import re
-import shlex
-import shutil
 import sys
 from pathlib import Path
 
@@ -21,9 +19,13 @@ def program() -> str:
     """How to call this program from the shell that called it."""
     if given := os.environ.get(PROGRAM_VARIABLE):
         return given
+    import shlex
+
     called = Path(sys.argv[0])
     if called.name == "__main__.py":
         return f"{shlex.quote(sys.executable)} -m host"
+    import shutil
+
     for name in ("host", "innkeeper"):
         found = shutil.which(name)
         if found is not None and os.path.realpath(found) == os.path.realpath(called.with_name(name)):
@@ -33,6 +35,8 @@ def program() -> str:
 
 def with_home(home: str) -> None:
     """From here on hints say which home was chosen."""
+    import shlex
+
     os.environ[PROGRAM_VARIABLE] = f"{program()} --home {shlex.quote(home)}"
     program.cache_clear()
 

@@ -5,6 +5,7 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from host.cli.hints import with_home
 from host.cli.output import Output
 from host.control_client import ControlClient
 from host.failure import Code, Failure
@@ -52,6 +53,9 @@ class Invocation:
             raise Failure(Code.REFUSED, f"{what}: a change without a terminal needs -y.", "Add -y when you mean it.")
 
 
-def from_options(*, home: str | None, as_json: bool, quiet: bool, yes: bool, dry_run: bool, debug: bool) -> Invocation:
-    """Built once, by the program's entry."""
-    return Invocation(home, Output(as_json, quiet), yes, dry_run, debug, os.environ)
+def from_options(home: str | None, options: frozenset[str]) -> Invocation:
+    """From the options of `host` itself, by their long names. Built once, by the program's entry."""
+    if home is not None:
+        with_home(home)
+    output = Output("--json" in options, "--quiet" in options)
+    return Invocation(home, output, "--yes" in options, "--dry-run" in options, "--debug" in options, os.environ)

@@ -3,7 +3,6 @@
 import contextlib
 import json
 import os
-import shutil
 import sys
 import threading
 import time
@@ -134,6 +133,8 @@ class Output:
 
 def _room_for_last(widths: Sequence[int]) -> int:
     """Where a line would wrap its last column is cut, as long as something of it is left to read."""
+    import shutil
+
     before = sum(widths[:-1]) + 2 * (len(widths) - 1)
     return max(shutil.get_terminal_size().columns - before, _LEAST)
 

@@ -8,7 +8,8 @@ from pathlib import Path
 import click
 import pytest
 
-from host.cli.main import COMMANDS, _globals_first, cli
+from host.cli.main import COMMANDS, split
+from host.cli.tree import cli
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = ["README.md", *sorted(f"docs/{page.name}" for page in (ROOT / "docs").glob("*.md"))]
@@ -33,7 +34,7 @@ def _parse(words: list[str]) -> None:
     """Runs click's own parser down the tree, and no command. Raises click.UsageError."""
     command: click.Command = cli
     context: click.Context | None = None
-    rest = _globals_first(words)
+    rest = list(split(words).rest)
     while True:
         context = command.make_context(command.name, rest, parent=context)
         rest = [*context._protected_args, *context.args] if isinstance(command, click.Group) else []

@@ -7,7 +7,7 @@ import pytest
 from host.cli.commands.agents import folder_of
 from host.cli.finding import find
 from host.cli.hints import hint, program
-from host.cli.main import _globals_first
+from host.cli.main import COMMANDS, Words, page, split
 from host.failure import EXIT_CODES, Code, Failure
 
 ROWS: list[dict[str, object]] = [
@@ -47,16 +47,30 @@ def test_a_name_of_which_nothing_is_left_needs_a_folder() -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "moved"),
+    ("words", "found"),
     [
-        (["status", "--json"], ["--json", "status"]),
-        (["chat", "hi", "--home", "/x", "-q"], ["--home", "/x", "-q", "chat", "hi"]),
-        (["chat", "--", "-y"], ["chat", "--", "-y"]),
-        (["status", "--home"], ["--home", "status"]),
+        (["status", "--json"], Words(None, frozenset({"--json"}), ("status",))),
+        (["chat", "hi", "--home", "/x", "-q"], Words("/x", frozenset({"--quiet"}), ("chat", "hi"))),
+        (["--home=/x", "-y", "agents", "add"], Words("/x", frozenset({"--yes"}), ("agents", "add"))),
+        (["chat", "--", "-y"], Words(None, frozenset(), ("chat", "--", "-y"))),
+        ([], Words(None, frozenset(), ())),
     ],
 )
-def test_options_of_the_program_may_stand_behind_the_command(words: list[str], moved: list[str]) -> None:
-    assert _globals_first(words) == moved
+def test_options_of_the_program_may_stand_behind_the_command(words: list[str], found: Words) -> None:
+    assert split(words) == found
+
+
+def test_a_home_without_a_folder_is_wrong_usage() -> None:
+    with pytest.raises(Failure) as caught:
+        split(["status", "--home"])
+    assert caught.value.code is Code.USAGE
+
+
+def test_the_help_fits_a_terminal_and_names_every_command_and_option() -> None:
+    lines = page().splitlines()
+    assert [line for line in lines if len(line) > 80] == []
+    shown = {line.split()[0].rstrip(",") for line in lines if line.startswith("  ")}
+    assert shown >= {*COMMANDS, "--home", "--json", "-q", "-y", "--dry-run", "--debug", "-h"}
 
 
 def test_a_hint_names_the_program_as_it_is_called_in_this_shell(monkeypatch: pytest.MonkeyPatch) -> None:

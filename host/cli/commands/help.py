@@ -3,6 +3,7 @@
 import click
 
 from host.cli.invocation import Invocation
+from host.cli.main import OPTIONS
 
 
 @click.command("help")
@@ -10,7 +11,7 @@ from host.cli.invocation import Invocation
 @click.pass_context
 def command(ctx: click.Context, words: tuple[str, ...]) -> None:
     """This page, or a command's; with --json the whole tree."""
-    from host.cli.main import cli
+    from host.cli.tree import cli
 
     invocation: Invocation = ctx.obj
     target: click.Command = cli
@@ -42,6 +43,10 @@ def _tree(target: click.Command, context: click.Context) -> dict[str, object]:
             if isinstance(p, click.Option)
         ],
     }
+    if target.name == "cli":
+        described["options"] = [
+            {"names": list(names), "flag": names != ("--home",), "help": text} for names, text in OPTIONS.items()
+        ]
     if isinstance(target, click.Group):
         children = ((name, target.get_command(context, name)) for name in target.list_commands(context))
         described["commands"] = [

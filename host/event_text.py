@@ -4,7 +4,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import replace
 
-from host.channels.base import InboundEvent, Sender
+from host.channels.base import Attachment, InboundEvent, Sender
 from mailboxes.rows import Address, Kind
 
 
@@ -44,7 +44,7 @@ def clean(event: InboundEvent) -> InboundEvent:
 
 def content_of(event: InboundEvent) -> str:
     """The content of the row: exactly sender, senderId, text, attachments, isFromMe for chat (ledger R027); what the
-    adapter gave, untouched, for any other kind."""
+    adapter gave, untouched, for any other kind. `attachments` is empty until host.attachments has fetched them."""
     if event.content is not None:
         return dump(event.content)
     sender = event.sender
@@ -53,7 +53,7 @@ def content_of(event: InboundEvent) -> str:
             "sender": sender.display_name or sender.handle,
             "senderId": sender.user_id(event.address.channel_type),
             "text": event.text,
-            "attachments": list(event.attachments),
+            "attachments": [],
             "isFromMe": sender.is_me,
         }
     )
@@ -61,10 +61,15 @@ def content_of(event: InboundEvent) -> str:
 
 def to_json(event: InboundEvent) -> str:
     """The whole event."""
-    return dump({**_fields(event), "address": _fields(event.address), "sender": _fields(event.sender)})
+    parts = {
+        "address": _fields(event.address),
+        "sender": _fields(event.sender),
+        "attachments": [_fields(attachment) for attachment in event.attachments],
+    }
+    return dump({**_fields(event), **parts})
 
 
-def _fields(value: InboundEvent | Address | Sender) -> dict[str, object]:
+def _fields(value: InboundEvent | Address | Sender | Attachment) -> dict[str, object]:
     # dataclasses.asdict copies deeply, which costs more than all else that the intake does.
     return {name: getattr(value, name) for name in value.__slots__}
 
@@ -78,6 +83,6 @@ def from_json(text: str) -> InboundEvent:
             "address": Address(**values["address"]),
             "sender": Sender(**values["sender"]),
             "kind": Kind(values["kind"]),
-            "attachments": tuple(values["attachments"]),
+            "attachments": tuple(Attachment(**attachment) for attachment in values["attachments"]),
         }
     )

@@ -17,7 +17,7 @@ from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError, IntegrityError, OperationalError
 
 from host import event_text
-from host.channels.base import InboundEvent, NotTaken
+from host.channels.base import Attachment, InboundEvent, NotTaken
 from host.db import agent_groups, channel_offsets, host_outbox, ingest, ingest_spool, sessions, users
 from host.db.agent_groups import AgentGroup
 from host.db.engine import CentralDatabase
@@ -41,16 +41,25 @@ _MAX_BATCH = 500
 _MAX_PUT = 100
 """Messages of one session that share one write of its mailbox at most."""
 
+ALBUM_SECONDS = 1.5
+_LONGEST_ALBUM_SECONDS = 10.0
+"""How long after one picture of an album the next one is waited for, and after the first one at most: what a person
+sends as one is one turn. It counts from their arrival, however long they take to be fetched."""
+
 log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class Routed:
-    """A message on its way into a mailbox. `message.seq` is 0: the inbox gives the number."""
+    """A message on its way into a mailbox. `message.seq` is 0: the inbox gives the number. `attachments` are still to
+    be fetched; `arrived` is on the monotonic clock, 0 for what an earlier host took in."""
 
     session: Session
     agent_group: AgentGroup
     message: MessageIn
+    attachments: tuple[Attachment, ...] = ()
+    album: str | None = None
+    arrived: float = 0.0
 
 
 Put = Callable[[Sequence[Routed]], Awaitable[None]]
@@ -262,7 +271,8 @@ class Intake:
             # A later event of this batch that carries no name does not take the name away again.
             plan.people[decision.principal] = name or plan.people.get(decision.principal)
         message = _message(event, message_id, decision.trigger, decision.principal, now)
-        plan.routed.append(Routed(session, decision.agent_group, message))
+        arrived = self._clock.monotonic()
+        plan.routed.append(Routed(session, decision.agent_group, message, event.attachments, event.album, arrived))
 
     @staticmethod
     def _not_delivered(plan: _Plan, event: InboundEvent, decision: Decision, message_id: str) -> None:
@@ -314,7 +324,7 @@ class Intake:
                 continue
             principal = event.sender.user_id(event.address.channel_type)
             message = _message(event, row.message_id, bool(row.trigger), principal, row.received_at)
-            plan.routed.append(Routed(session, group, message))
+            plan.routed.append(Routed(session, group, message, event.attachments, event.album))
         self._record(connection, plan, now)
         return plan
 
@@ -340,6 +350,7 @@ class Intake:
         queue = self._queues[session_id]
         try:
             while queue and not self._closing:
+                await self._until_albums_are_whole(queue)
                 together = list(islice(queue, _MAX_PUT))
                 await self._put_until_done(session_id, together)
                 crash_at("after_put")
@@ -350,6 +361,16 @@ class Intake:
             del self._writers[session_id]
             if not queue:
                 del self._queues[session_id]
+
+    async def _until_albums_are_whole(self, queue: Iterable[Routed]) -> None:
+        while not self._closing:
+            arrived = [routed.arrived for routed in islice(queue, _MAX_PUT) if routed.album is not None]
+            if not arrived:
+                return
+            until = min(max(arrived) + ALBUM_SECONDS, min(arrived) + _LONGEST_ALBUM_SECONDS)
+            if (rest := until - self._clock.monotonic()) <= 0:
+                return
+            await self._clock.sleep(rest)
 
     async def _put_until_done(self, session_id: str, routed: Sequence[Routed]) -> None:
         tries = 0

@@ -2,7 +2,7 @@
 
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from mailboxes.rows import Address, Kind
 
@@ -40,9 +40,42 @@ class Sender:
 
 
 @dataclass(frozen=True, slots=True)
+class Attachment:
+    """A file that came with a message, as its platform declares it: nothing of it is to be believed.
+
+    `ref` is all that the adapter needs to fetch the file, also after a restart (a platform's file id, a path): it is
+    kept with the event until the file is here and never reaches a sandbox; still it holds no secret. `size` in bytes,
+    where the platform says one.
+    """
+
+    name: str
+    ref: str
+    type: str = ""
+    size: int | None = None
+
+
+class NotFetched(Exception):
+    """A file could not be fetched. `permanent`: trying again is useless. The text is the reason, as the end of a
+    sentence that a person reads; no address and no secret is in it."""
+
+    def __init__(self, reason: str, *, permanent: bool = False) -> None:
+        super().__init__(reason)
+        self.permanent = permanent
+
+
+class TooLarge(NotFetched):
+    """A file is larger than the platform lets a bot fetch, or than this host takes: `limit` in bytes."""
+
+    def __init__(self, limit: int) -> None:
+        super().__init__(f"too large (the limit is {limit // (1024 * 1024)} MB)", permanent=True)
+        self.limit = limit
+
+
+@dataclass(frozen=True, slots=True)
 class InboundEvent:
     """What a platform told us. `event_key` is unique within (channel_type, account_id) and holds the chat and the kind
-    of event; `content` replaces the chat content of `text` for kinds other than chat (its JSON-able dict)."""
+    of event; `content` replaces the chat content of `text` for kinds other than chat (its JSON-able dict). `album` is
+    what messages share that a person sent as one (a platform's id of the group of pictures)."""
 
     event_key: str
     address: Address
@@ -50,10 +83,11 @@ class InboundEvent:
     text: str = ""
     kind: Kind = Kind.CHAT
     content: dict[str, object] | None = None
-    attachments: tuple[dict[str, str], ...] = ()
+    attachments: tuple[Attachment, ...] = ()
     mentioned: bool = False
     is_group: bool = False
     chat_name: str | None = None
+    album: str | None = None
 
 
 class NotTaken(Exception):
@@ -145,6 +179,17 @@ class EditingChannel(Channel, Protocol):
 
     async def react(self, address: Address, platform_id: str, emoji: str) -> None:
         """Adds a reaction to a message. Raises as `deliver` does."""
+        ...
+
+
+@runtime_checkable
+class FetchingChannel(Protocol):
+    """A channel whose messages bring files; besides Channel."""
+
+    async def fetch(self, ref: str, write: Callable[[bytes], Awaitable[None]], limit: int) -> None:
+        """Gives the file behind an Attachment's `ref` to `write`, piece by piece, never as a whole. Raises NotFetched,
+        TooLarge where it is known beforehand that it has more than `limit` bytes, and lets through what `write` raises.
+        """
         ...
 
 

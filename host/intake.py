@@ -16,7 +16,7 @@ import structlog
 from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError, IntegrityError, OperationalError
 
-from host import event_text
+from host import backoff, event_text
 from host.channels.base import Attachment, InboundEvent, NotTaken
 from host.db import agent_groups, channel_offsets, host_outbox, ingest, ingest_spool, sessions, users
 from host.db.agent_groups import AgentGroup
@@ -31,9 +31,6 @@ from mailboxes.clock import Clock, to_text
 from mailboxes.crash import crash_at
 from mailboxes.ids import derived_id
 from mailboxes.rows import MessageIn
-
-_BACK_OFF_SECONDS = (1.0, 2.0, 5.0, 15.0, 60.0)
-"""Between tries to write a mailbox; the last one repeats."""
 
 _MAX_BATCH = 500
 """Accepts that share one transaction at most."""
@@ -388,7 +385,7 @@ class Intake:
             try:
                 if self._closing:
                     raise asyncio.CancelledError
-                await self._clock.sleep(_BACK_OFF_SECONDS[min(tries, len(_BACK_OFF_SECONDS) - 1)])
+                await self._clock.sleep(backoff.pause(tries + 1))
             finally:
                 self._backing_off.discard(session_id)
             tries += 1

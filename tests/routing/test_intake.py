@@ -405,6 +405,6 @@ async def test_one_bad_accept_does_not_take_the_others_with_it(url: str, home: H
 def test_an_event_survives_the_spool(content: dict[str, object] | None) -> None:
     whole = InboundEvent(
         "k", Address("slack", "acme", "C1", None), Sender("U", "Ü", "T", is_me=False), "text", Kind.CHAT_SDK,
-        content, ({"type": "file", "url": "x"},), mentioned=True, is_group=True, chat_name="room",
+        content, (Attachment("a\0.pdf", "x", size=7),), mentioned=True, is_group=True, chat_name="room", album="9",
     )  # fmt: skip
     assert event_text.from_json(event_text.to_json(whole)) == whole

@@ -7,36 +7,42 @@ before another one starts for its session. Stops made by the host are no try.
 import asyncio
 import contextlib
 import sqlite3
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from datetime import datetime
 
 import structlog
 
+from host import backoff
 from host.db.sessions import ContainerStatus
 from host.exits import Ending, Exits
 from host.items import InboundHeld, SessionRef
 from host.life import STOP_SECONDS, Ground, Life, Prepared
+from host.places import Holder, Waiting, who_has_to_go, who_is_next
 from host.postmaster import Postmaster
 from host.runtime.base import AlreadyRunning, Exit, Found, Runtime, RuntimeUnavailable, SandboxRefused
+from host.setbacks import Setbacks
 from host.settings import CurrentSettings
 from host.untrusted import JournalActive, TornSnapshot
 from mailboxes.clock import Clock
 from mailboxes.crash import crash_at
 from mailboxes.limits import LIVE_POLL_SECONDS
+from mailboxes.rows import Activity
 
 STALL_SECONDS = 5.0
 """A tick that comes so late means that the host itself was held up: no beat could be heard, so none is missed."""
 
-START_BACK_OFF = (1.0, 2.0, 5.0, 15.0, 60.0)
-"""Seconds before a start is tried again while the engine is away."""
-
 NOTICE_AFTER = 3
-"""Failed starts in a row before the chat hears of it, once."""
+"""Failed starts, or sandboxes that came to nothing, in a row before a person hears of it, once."""
 
 END_SECONDS = 25.0
 """How long the host's end waits for its sandboxes': a runtime takes up to 20 s for one."""
 
 MAILBOX_ERRORS = (OSError, sqlite3.Error, InboundHeld)
 """What one session's damaged or missing mailbox can raise; no other session may feel it."""
+
+QuestionsUntil = Callable[[SessionRef], Awaitable[datetime | None]]
+"""When the last open question of a session ends; None where none is open."""
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 
@@ -51,12 +57,13 @@ class Fleet:
         self._settings = settings
         self._exits = Exits(postmaster, clock, self._note_damage)
         self._live: dict[SessionRef, Life] = {}
-        self._queue: dict[SessionRef, None] = {}  # in order of asking
-        self._failures: dict[SessionRef, int] = {}
-        self._held_back: dict[SessionRef, asyncio.Task[None]] = {}
-        self._problems: dict[SessionRef, str] = {}
+        self._queue: dict[SessionRef, float] = {}  # since when, in order of asking
+        self._gave_way: Counter[SessionRef] = Counter()  # stops for others before a turn was done
+        self._setbacks = Setbacks(clock, self._has_work, self._released)
         self.incidents: dict[SessionRef, str] = {}
         """The last thing for which a session's sandbox was killed, or its mailbox replaced; it went on since."""
+        self.questions_until: QuestionsUntil = _unknown
+        """Asked when a sandbox has waited for answers for longer than a question does by itself."""
         self._closing = False
         self._last_tick: float | None = None
         self._changed = asyncio.Event()
@@ -74,14 +81,15 @@ class Fleet:
 
     def wake(self, key: SessionRef) -> None:
         """Queues a session for a sandbox unless it has one, waits for one, or is held back."""
-        if self._closing or key in self._live or key in self._held_back or key in self._queue:
+        if self._closing or key in self._live or self._setbacks.holds(key) or key in self._queue:
             return
-        self._queue[key] = None
+        self._queue[key] = self._clock.monotonic()
         self._pump()
 
     def _pump(self) -> None:
-        while self._queue and len(self._live) < self._settings.value.max_sandboxes and not self._closing:
-            key = next(iter(self._queue))
+        places = self._settings.value.max_sandboxes
+        while self._queue and len(self._live) < places and not self._closing:
+            key = who_is_next(list(self._queue), Counter(live.agent_group_id for live in self._live), places)
             del self._queue[key]
             self._launch(Life(key, self._ground, self._postmaster, self._clock))
 
@@ -105,10 +113,19 @@ class Fleet:
         """The sessions that wait for a free place, first come first."""
         return list(self._queue)
 
+    def queued_for(self) -> dict[SessionRef, float]:
+        """How many seconds each of them has waited."""
+        now = self._clock.monotonic()
+        return {key: now - since for key, since in self._queue.items()}
+
+    def again_in(self, key: SessionRef) -> float | None:
+        """Seconds until a session that is held back is tried again; None where it is not."""
+        return self._setbacks.again_in(key)
+
     @property
     def problems(self) -> dict[SessionRef, str]:
         """What is wrong now with single sessions, a sentence each."""
-        return {**self._problems, **{key: life.problem for key, life in self._live.items() if life.problem}}
+        return {**self._setbacks.reasons, **{key: life.problem for key, life in self._live.items() if life.problem}}
 
     # -- one sandbox, from start to exit
 
@@ -119,7 +136,8 @@ class Fleet:
                 raise RuntimeUnavailable("Too much of what I said has not been delivered yet.")
             prepared = await self._ground.prepare(key)
             await self._exits.judge(key, prepared)
-            self._ended(life, await life.run(prepared))
+            known = None if life.adopted else await self._ground.counter(prepared.spec)
+            self._ended(life, await life.run(prepared, known))
             await self._judge(life, prepared)
         except AlreadyRunning as error:
             # One that nobody knew: the sweep ends it, and what it had claimed is judged before another one starts.
@@ -150,25 +168,42 @@ class Fleet:
 
     async def _judge(self, life: Life, prepared: Prepared) -> None:
         """Judges an exit. A runner that ended without having claimed a thing would be started for ever, were that not
-        counted: as a try where it broke, as a failed start where it just left."""
+        counted as a try; and whatever else it did, a session that comes to nothing again and again is held back."""
         key, ending = life.key, self._exits.of(life.key)
         known = life.known
         pulled = await self._exits.judge(key, prepared)
         crash_at("after_judge")
-        if life.claimed or (pulled is not None and pulled.claims and pulled.counter != known):
-            self._started_well(key)
-        elif ending.counted:
-            self._started_well(key)
+        claimed = life.claimed or (pulled is not None and pulled.claims and pulled.counter != known)
+        if ending.counted and not claimed:
             await self._postmaster.fail_start(key, ending.reason)
-        elif life.stopping is None and await self._has_work(key):
-            await self._start_failed(key, "The agent's sandbox ended by itself before it did anything.")
+        idle = pulled is not None and pulled.state is not None and pulled.state.state == Activity.IDLE
+        if life.finished or (claimed and idle):
+            self._is_well(key)
+        if life.stopping is not None:
             return
-        if life.stopping is None and not ending.counted:
-            self._hold_back(key, START_BACK_OFF[0])  # it left by itself, which is no try; it must not spin either
+        if ending.counted:
+            self._crashed(key, ending.reason)
+        elif await self._has_work(key):
+            await self._start_failed(key, "The agent's sandbox ended by itself before it had done its work.")
+        else:
+            self._hold_back(key, backoff.pause(1))  # it left by itself, which is no try; it must not spin either
 
-    def _started_well(self, key: SessionRef) -> None:
-        self._failures.pop(key, None)
-        self._problems.pop(key, None)
+    def _crashed(self, key: SessionRef, reason: str) -> None:
+        """The messages wait for their next try by themselves, and the chat hears where one fails; but a session whose
+        sandbox breaks at whatever comes is not started for each message that comes."""
+        crashes = self._setbacks.count(key)
+        if crashes == 1:
+            return
+        self._hold_back(key, backoff.pause(crashes - 1))
+        if crashes >= NOTICE_AFTER:
+            sentence = f"its sandbox broke {crashes} times in a row: {reason}"
+            self._setbacks.reasons[key] = self.incidents[key] = sentence
+        if crashes == NOTICE_AFTER:
+            log.error("a session breaks its sandbox again and again", session=key.session_id, reason=reason)
+
+    def _is_well(self, key: SessionRef) -> None:
+        self._setbacks.forget(key)
+        self._gave_way.pop(key, None)
 
     async def _leave(self, life: Life) -> None:
         key = life.key
@@ -178,7 +213,7 @@ class Fleet:
         try:
             if life.written != ContainerStatus.STOPPED and not self._closing:
                 await self._ground.set_status([(key, ContainerStatus.STOPPED)])
-            if not self._closing and key not in self._held_back and await self._has_work(key):
+            if not self._closing and not self._setbacks.holds(key) and await self._has_work(key):
                 self.wake(key)
         finally:
             self._pump()
@@ -192,7 +227,7 @@ class Fleet:
 
     async def _refused(self, key: SessionRef, reason: str) -> None:
         """It can never start as things are: what waits fails, and its chats hear why."""
-        self._problems[key] = reason
+        self._setbacks.reasons[key] = reason
         log.error("a sandbox cannot start", session=key.session_id, reason=reason)
         with _unless_damaged(key):
             await self._postmaster.fail_start(key, f"The sandbox cannot start: {reason}", retryable=False)
@@ -200,9 +235,9 @@ class Fleet:
     async def _start_failed(self, key: SessionRef, reason: str) -> None:
         """The engine is away: no try is counted, the start is repeated with growing pauses, and the chat hears of it
         once."""
-        failures = self._failures[key] = self._failures.get(key, 0) + 1
-        self._problems[key] = reason
-        pause = START_BACK_OFF[min(failures, len(START_BACK_OFF)) - 1]
+        failures = self._setbacks.count(key)
+        self._setbacks.reasons[key] = reason
+        pause = backoff.pause(failures)
         log.error("a sandbox did not start", session=key.session_id, reason=reason, failures=failures, again_in=pause)
         self._hold_back(key, pause)
         if failures == NOTICE_AFTER:
@@ -213,16 +248,13 @@ class Fleet:
 
     def _hold_back(self, key: SessionRef, pause: float) -> None:
         if not self._closing:
-            self._held_back[key] = asyncio.create_task(self._wake_later(key, pause))
+            self._setbacks.hold_back(key, pause)
 
-    async def _wake_later(self, key: SessionRef, pause: float) -> None:
-        await self._clock.sleep(pause)
-        work = await self._has_work(key)
-        del self._held_back[key]
+    def _released(self, key: SessionRef, work: bool) -> None:
         if work:
             self.wake(key)
         else:
-            self._started_well(key)
+            self._setbacks.reasons.pop(key, None)
 
     # -- the clock
 
@@ -239,7 +271,8 @@ class Fleet:
         stalled = self._last_tick is not None and now - self._last_tick > STALL_SECONDS
         self._last_tick = now
         changed = []
-        wanted = len(self._queue) - sum(1 for life in self._live.values() if life.stopping is not None)
+        self._pump()  # there may be more places by a changed setting
+        wanted = len(self._queue) - sum(1 for life in self._live.values() if life.leaving)
         for life in sorted(self._live.values(), key=lambda life: life.idle_since):
             if stalled:
                 life.stalled()
@@ -247,26 +280,54 @@ class Fleet:
             if life.sandbox is None or life.stopping is not None:
                 continue
             if life.state is not None:
-                self._problems.pop(life.key, None)
-            if life.claimed:
-                self._failures.pop(life.key, None)
+                self._setbacks.reasons.pop(life.key, None)
+            if life.finished:
+                self._is_well(life.key)
+            if not self._queue and not life.busy:
+                life.held_since = now
             if life.status != life.written:
                 changed.append((life, life.status))
             if life.fault is not None:
                 continue
+            if life.waits_too_long:
+                await self._ask_about_questions(life)
             if reason := life.overdue():
                 log.error("a sandbox is killed", session=life.key.session_id, reason=reason)
                 life.kill(reason)
             elif self._may_go(life, wanted) and not await self._has_work(life.key) and self._may_go(life, wanted):
                 life.stop("idle")
                 wanted -= 1
+        self._make_room()
         await self._ground.set_status([(life.key, status) for life, status in changed])
         for life, status in changed:
             life.written = status
 
+    def _make_room(self) -> None:
+        """Where one has waited for too long, whoever is furthest over its share is stopped, which is no try."""
+        lives, now = list(self._live.values()), self._clock.monotonic()
+        staying = [life for life in lives if not life.leaving]
+        waiting = [Waiting(key, since) for key, since in self._queue.items()][len(lives) - len(staying) :]
+        holders = [
+            Holder(life.key, life.held_since, self._gave_way[life.key]) for life in staying if life.sandbox is not None
+        ]
+        held = Counter(life.key.agent_group_id for life in staying)
+        key = who_has_to_go(waiting, holders, held, self._settings.value.max_sandboxes, now)
+        if key is not None:
+            log.info("a session gives way to one that waits", session=key.session_id, waits=waiting[0].key.session_id)
+            self._gave_way[key] += 1
+            self._live[key].stop("others wait for its place")
+
+    async def _ask_about_questions(self, life: Life) -> None:
+        until = await self.questions_until(life.key)
+        if until is not None:
+            left = (until - self._clock.now()).total_seconds()
+            life.wait_until(self._clock.monotonic() + left)
+
     def _may_go(self, life: Life, wanted: int) -> bool:
         """Idle for long enough, or while others want its place, or in a runtime that is no longer the one to use."""
         assert life.runtime is not None
+        if life.waits and not life.waits_too_long:
+            return False
         idle = self._clock.monotonic() - life.idle_since
         moves = life.runtime.name != self._ground.preferred()
         return not life.busy and (wanted > 0 or moves or idle > self._settings.value.idle_minutes * 60)
@@ -291,10 +352,7 @@ class Fleet:
         """Lets running turns finish for a while, then stops every sandbox. Nothing is started any more."""
         self._closing = True
         self._queue.clear()
-        held_back = list(self._held_back.values())
-        for task in held_back:
-            task.cancel()
-        await asyncio.gather(*held_back, return_exceptions=True)
+        await self._setbacks.close()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(grace_seconds):
                 while any(life.sandbox and life.busy and life.state for life in self._live.values()):
@@ -352,9 +410,13 @@ class Fleet:
         try:
             await self._exits.judge(key, await self._ground.prepare(key))
         except (RuntimeUnavailable, SandboxRefused, JournalActive, TornSnapshot, *MAILBOX_ERRORS) as error:
-            self._problems[key] = str(error)
+            self._setbacks.reasons[key] = str(error)
             log.error("a session could not be looked through at start", session=key.session_id, reason=str(error))  # noqa: TRY400  the sentence says it all
         await self._ground.set_status([(key, ContainerStatus.STOPPED)])
+
+
+async def _unknown(_: SessionRef) -> datetime | None:
+    return None
 
 
 async def _remove(one: Found) -> None:

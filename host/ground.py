@@ -85,13 +85,13 @@ class Ground:
         limits = Limits(settings.memory_mib * 1024**2, settings.cpus, settings.processes)
         try:
             config = agent_groups.container_config(group)
-            spec, counter = await asyncio.to_thread(self._prepare_folders, session, group, config, environment, limits)
+            spec = await asyncio.to_thread(self._prepare_folders, session, group, config, environment, limits)
         except (AgentGroupRefused, session_folders.IdRefused, untrusted.BadFile) as error:
             raise SandboxRefused(str(error)) from error
         except OSError as error:  # a full disk, a folder that may not be written: somebody can mend it
             raise RuntimeUnavailable(f"The session's folders cannot be made ready: {error}.") from error
         turn_seconds = config.timeout or settings.turn_minutes * 60
-        return Prepared(self._runtimes[self.preferred()], spec, counter, turn_seconds)
+        return Prepared(self._runtimes[self.preferred()], spec, turn_seconds)
 
     async def _rows(self, key: SessionRef) -> tuple[Session, AgentGroup]:
         def rows(connection: Connection) -> tuple[Session | None, AgentGroup | None]:
@@ -109,13 +109,13 @@ class Ground:
         config: ContainerConfig,
         environment: Mapping[str, str],
         limits: Limits,
-    ) -> tuple[SandboxSpec, bytes]:
+    ) -> SandboxSpec:
         agent = session_folders.provision_group(self._home, group)
         folder = session_folders.provision(self._home, session, group)
         owner = session_folders.owner_of(group)
         run = self._run_folder(session.id, owner.gid)
         uid, gid = (os.geteuid(), os.getegid()) if owner.uid is None or owner.gid is None else (owner.uid, owner.gid)
-        spec = SandboxSpec(
+        return SandboxSpec(
             session_id=session.id,
             agent_group_id=group.id,
             inbound=folder / "inbound",
@@ -130,7 +130,6 @@ class Ground:
             limits=limits,
             extra_mounts=extra_mounts(self._home, group.name, config, self._guarded()),
         )
-        return spec, self._counter_of(folder, owner)
 
     def _guarded(self) -> list[Path]:
         """Where a database lies that is not in the home."""
@@ -145,21 +144,30 @@ class Ground:
             run.chmod(0o750)
         return run
 
-    def _counter_of(self, folder: Path, owner: session_folders.Owner) -> bytes:
-        """outbound.db's change counter before the runner starts. A file that cannot be one, or that is of another
-        version (it was drained when its runner ended), is replaced first."""
+    async def counter(self, spec: SandboxSpec) -> bytes:
+        """outbound.db's change counter before the runner starts. Its last runner is gone and judged: a file that cannot
+        be one, or that is of another version (it was drained), is replaced first. Raises RuntimeUnavailable."""
         try:
-            if untrusted.needs_new_outbound(folder / "outbound"):
-                log.info("an outbound mailbox of another version is replaced", session=folder.name)
-                untrusted.replace_outbound(folder, self._clock.now(), owner.uid, owner.gid)
-            return untrusted.read_outbound(folder / "outbound")[COUNTER]
+            return await asyncio.to_thread(self._counter, spec)
+        except OSError as error:
+            raise RuntimeUnavailable(f"The session's mailbox cannot be made ready: {error}.") from error
+
+    def _counter(self, spec: SandboxSpec) -> bytes:
+        folder = spec.outbound.parent
+        try:
+            if untrusted.needs_new_outbound(spec.outbound):
+                log.info("an outbound mailbox of another version is replaced", session=spec.session_id)
+                untrusted.replace_outbound(folder, self._clock.now(), spec.uid, spec.gid)
+            return untrusted.read_outbound(spec.outbound)[COUNTER]
         except (untrusted.JournalActive, untrusted.TornSnapshot):
             return b""
         except untrusted.BadFile as error:
             log.error(  # noqa: TRY400  the sentence says it all
-                "an outbound mailbox was bad before the start and is set aside", session=folder.name, reason=str(error)
+                "an outbound mailbox was bad before the start and is set aside",
+                session=spec.session_id,
+                reason=str(error),
             )
-            untrusted.replace_outbound(folder, self._clock.now(), owner.uid, owner.gid)
+            untrusted.replace_outbound(folder, self._clock.now(), spec.uid, spec.gid)
             return b""
 
     async def open_door(self, key: SessionRef, spec: SandboxSpec) -> Door:

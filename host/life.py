@@ -28,6 +28,15 @@ from mailboxes.rows import Activity, RunnerState
 STOP_SECONDS = 5.0
 """Between SIGTERM and SIGKILL: the runner flushes its transcript and releases its claims."""
 
+QUESTION_SECONDS = 300.0
+"""How long a question waits where nothing is known of it."""
+
+MAX_QUESTION_SECONDS = 24 * 3600.0
+"""How long a sandbox may wait for answers, whatever its questions say."""
+
+ANSWER_GRACE_SECONDS = 60.0
+"""Between the end of its questions and its own, for a runner that has yet to hear that nobody answered."""
+
 AGAIN_SECONDS = 10.0
 """Until a sandbox that could not be ended is tried again; meanwhile no other is started for its session."""
 
@@ -48,8 +57,6 @@ class Prepared:
 
     runtime: Runtime
     spec: SandboxSpec
-    counter: bytes
-    """The change counter of outbound.db now: until it moves the runner has said nothing."""
     turn_seconds: float
     """The longest turn."""
 
@@ -59,6 +66,11 @@ class Ground(Protocol):
 
     async def prepare(self, key: SessionRef) -> Prepared:
         """Makes a session's folders whole and says how to start it. Raises SandboxRefused, RuntimeUnavailable."""
+        ...
+
+    async def counter(self, spec: SandboxSpec) -> bytes:
+        """The change counter of outbound.db, which has no runner and is judged: until it moves the next runner has said
+        nothing. Raises RuntimeUnavailable."""
         ...
 
     async def open_door(self, key: SessionRef, spec: SandboxSpec) -> Door:
@@ -89,6 +101,8 @@ class Life:
         self.known: bytes | None = None
         self.claimed = False
         """It has got as far as a claim."""
+        self.finished = False
+        """A turn of its has come to an end."""
         self.stopping: str | None = None
         """Why the host ends it, which is no try."""
         self.fault: str | None = None
@@ -97,11 +111,14 @@ class Life:
         self.written = ContainerStatus.STOPPED
         self.task: asyncio.Task[None] | None = None
         self.changed: Callable[[], None] = lambda: None
-        self.beat_at = self.idle_since = self.turn_since = clock.monotonic()
+        self.beat_at = self.idle_since = self.turn_since = self.held_since = clock.monotonic()
+        """`held_since`: since when it has kept others from its place; while it is idle and none wait it does not."""
+        self.waits_since = self.waits_until = self.beat_at
+        """From when, and until when at most, its open questions wait."""
         self._ground = ground
         self._postmaster = postmaster
         self._clock = clock
-        self._adopted = adopted
+        self.adopted = adopted
         self._turn_seconds = 0.0
         self._look = asyncio.Event()
         self._ending: asyncio.Task[None] | None = None
@@ -110,6 +127,25 @@ class Life:
     def busy(self) -> bool:
         """Whether its runner said last that it works on a turn, or has not said anything yet."""
         return self.state is None or self.state.state != Activity.IDLE
+
+    @property
+    def leaving(self) -> bool:
+        """Whether it is being ended."""
+        return self.stopping is not None or self.fault is not None
+
+    @property
+    def waits(self) -> bool:
+        """Whether its runner says that a question is open."""
+        return self.state is not None and (self.state.state == Activity.WAITING or self.state.open_questions > 0)
+
+    @property
+    def waits_too_long(self) -> bool:
+        """Whether its questions have ended, as far as is known here."""
+        return self.waits and self._clock.monotonic() >= self.waits_until
+
+    def wait_until(self, end: float) -> None:
+        """Its questions end then, on the monotonic clock; a runner waits for a day at most, whatever it asks."""
+        self.waits_until = min(end, self.waits_since + MAX_QUESTION_SECONDS)
 
     @property
     def status(self) -> ContainerStatus:
@@ -134,20 +170,22 @@ class Life:
         now = self._clock.monotonic()
         if now - self.beat_at > BEAT_LOST_SECONDS:
             return f"The agent gave no sign of life for {BEAT_LOST_SECONDS:g} seconds."
-        at_work = (
-            self.state is None or self.state.state == Activity.BUSY
-        )  # one that never says a thing beats on as well
+        waiting = self.state is not None and self.state.state == Activity.WAITING
+        if waiting and now > self.waits_until + ANSWER_GRACE_SECONDS:
+            return "The agent waited for an answer longer than its question does."
+        # One that never says a thing beats on as well.
+        at_work = self.state is None or self.state.state == Activity.BUSY
         if at_work and now - self.turn_since > self._turn_seconds:
             return f"The turn took longer than {self._turn_seconds / 60:g} minutes."
         return None
 
     # -- from start to exit
 
-    async def run(self, prepared: Prepared) -> Exit:
-        """Starts it, or takes it over, and returns when it has ended. Raises what `Runtime.start` raises, OSError."""
+    async def run(self, prepared: Prepared, known: bytes | None) -> Exit:
+        """Starts it, or takes it over, and returns when it has ended. `known`: outbound.db's change counter as it was
+        before. Raises what `Runtime.start` raises, OSError."""
         spec = prepared.spec
-        self.runtime, self._turn_seconds = prepared.runtime, prepared.turn_seconds
-        self.known = None if self._adopted else prepared.counter
+        self.runtime, self._turn_seconds, self.known = prepared.runtime, prepared.turn_seconds, known
         group = spec.gid if os.geteuid() == 0 else None
         listener = await asyncio.to_thread(bell.bind, spec.run / BELL_SOCKET, 0o660 if group else 0o600, group)
         async with contextlib.AsyncExitStack() as stack:
@@ -157,14 +195,14 @@ class Life:
             await self._ground.set_status([(self.key, ContainerStatus.RUNNING)])
             self.written = ContainerStatus.RUNNING
             crash_at("before_start")
-            self.sandbox = self._adopted or await prepared.runtime.start(spec)
+            self.sandbox = self.adopted or await prepared.runtime.start(spec)
             crash_at("after_start")
-            self.beat_at = self.idle_since = self.turn_since = self._clock.monotonic()
+            self.beat_at = self.idle_since = self.turn_since = self.held_since = self._clock.monotonic()
             log.info(
                 "a sandbox is live",
                 session=self.key.session_id,
                 runtime=prepared.runtime.name,
-                adopted=bool(self._adopted),
+                adopted=bool(self.adopted),
             )
             if self.stopping is not None:  # asked for while it was on its way
                 self.stop(self.stopping)
@@ -200,7 +238,7 @@ class Life:
             await self.line.listen(heard)
             self.line.close()
             self.line = None
-            await asyncio.sleep(bell.WINDOW_SECONDS)  # ringing by ever new connections costs the ringer alone, too
+            await self._clock.sleep(bell.WINDOW_SECONDS)  # ringing by ever new connections costs the ringer alone, too
 
     async def _pull_on_rings(self) -> None:
         while True:
@@ -241,7 +279,11 @@ class Life:
                 self.state.turn_id,
             ):
                 self.turn_since = now
+            waited = self.waits
             self.state = pulled.state
+            if self.waits and not waited:
+                self.waits_since, self.waits_until = now, now + QUESTION_SECONDS
+            self.finished = self.finished or (self.claimed and self.state.state == Activity.IDLE)
         if self.busy:
             self.idle_since = now
         if pulled.wake:

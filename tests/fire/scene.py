@@ -23,7 +23,11 @@ CALM = "calm"
 NEIGHBOUR_SECONDS = 8.0
 """Within this the neighbour has its answer, whatever goes on beside it (on a loaded machine of two cores)."""
 
-QUICK: Mapping[str, object] = {"host.judging:RETRY_SECONDS": [0.1, 0.1, 0.1, 0.1], "host.life:BEAT_LOST_SECONDS": 4.0}
+QUICK: Mapping[str, object] = {
+    "host.judging:RETRY_SECONDS": [0.1, 0.1, 0.1, 0.1],
+    "host.backoff:SECONDS": [0.1],
+    "host.life:BEAT_LOST_SECONDS": 4.0,
+}
 """The waits of production, cut short. Honest runners of these tests beat three times a second."""
 
 

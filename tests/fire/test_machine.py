@@ -79,7 +79,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 async def test_on_a_full_disk_what_was_accepted_waits_and_the_rest_is_refused_with_the_reason(
     forge: Forge, small_disk: Path
 ) -> None:
-    seams = {**QUICK, "host.intake:_BACK_OFF_SECONDS": [0.2]}
+    seams = {**QUICK, "host.backoff:SECONDS": [0.2]}
     async with house(forge, seams=seams, root=small_disk) as made:
         terminal = await made.agent("honest")
         await terminal.ask("hello")

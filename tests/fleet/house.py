@@ -84,7 +84,7 @@ class Machine:
             host.postmaster.rest = lambda key: 0.0  # type: ignore[method-assign]
             house = House(self, host)
             await house.add_chats(chats)
-            await recover(host.database, host.postmaster, host.delivery, host.fleet, host.runtimes)
+            await recover(host.database, host.postmaster, host.delivery, host.fleet, host.runtimes, host.index)
             await host.open_channel(house.channel)
             await host.intake.recover()
             try:
@@ -232,7 +232,9 @@ class House:
     async def die(self) -> None:
         """The host is killed: nothing is stopped, nothing is written."""
         self.fleet._closing = True
-        doomed = [life.task for life in self.fleet.live().values()] + list(self.fleet._held_back.values())
+        doomed = [life.task for life in self.fleet.live().values()] + [
+            held.timer for held in self.fleet._setbacks._held.values()
+        ]
         for task in doomed:
             assert task is not None
             task.cancel()

@@ -1,7 +1,11 @@
 """Alive is told from dead by beats alone, on the host's own clock; and how long one turn may take."""
 
+from datetime import datetime, timedelta
+
 import pytest
 
+from host.items import SessionRef
+from tests.fakes.runtime import ScriptedSandbox
 from tests.fleet.house import House, until
 
 
@@ -19,13 +23,63 @@ async def test_a_turn_of_forty_minutes_whose_runner_beats_is_left_alone(house: H
     assert house.rows()[0]["tries"] == 0
 
 
-@pytest.mark.req("R152", "R154")
-async def test_a_turn_that_waits_for_a_person_has_no_limit(house: House) -> None:
+async def ask(house: House, *, state: str = "waiting", hours: float | None = None) -> ScriptedSandbox:
+    """A runner with an open question, of which the host knows where `hours` are given."""
     sandbox = await house.turn()
-    sandbox.write("UPDATE runner_state SET state = 'waiting', open_questions = 1")
-    await until(lambda: (state := house.life().state) and state.state == "waiting")
-    await house.pass_time(90 * 60, step=5)
+    if hours is not None:
+        ends = house.clock.now() + timedelta(hours=hours)
+
+        async def questions_until(_: SessionRef) -> datetime | None:
+            return ends
+
+        house.fleet.questions_until = questions_until
+    if state == "idle":
+        sandbox.answer("asked")
+        await until(lambda: house.rows("completed"))
+    sandbox.write(f"UPDATE runner_state SET state = '{state}', open_questions = 1")
+    await until(lambda: house.life().waits)
+    return sandbox
+
+
+@pytest.mark.req("R152", "R154", "R171")
+async def test_a_turn_that_waits_for_a_person_lasts_as_long_as_the_question(house: House) -> None:
+    sandbox = await ask(house, hours=2)
+    await house.pass_time(118 * 60, step=5)
     assert sandbox.alive
+    await house.pass_time(3 * 60, step=5)
+    await house.pass_time(2)
+    assert sandbox.signals == ["kill"]
+    assert house.rows()[0]["tries"] == 1
+    assert "longer than its question" in house.fleet.incidents[house.keys["42"]]
+
+
+@pytest.mark.req("R171")
+async def test_a_runner_whose_question_nobody_knows_keeps_its_place_for_minutes_only(house: House) -> None:
+    sandbox = await ask(house)
+    await house.pass_time(355, step=5)
+    assert sandbox.alive
+    await house.pass_time(10)
+    assert sandbox.signals == ["kill"]
+
+
+@pytest.mark.req("R171")
+async def test_no_question_keeps_a_sandbox_for_more_than_a_day(house: House) -> None:
+    sandbox = await ask(house, hours=72)
+    await house.pass_time(23 * 3600, step=30)
+    assert sandbox.alive
+    await house.pass_time(3700, step=30)
+    assert sandbox.signals == ["kill"]
+
+
+@pytest.mark.req("R171")
+async def test_an_idle_sandbox_with_an_open_question_is_stopped_only_after_that(house: House) -> None:
+    sandbox = await ask(house, state="idle", hours=1)
+    await house.pass_time(40 * 60, step=5)
+    assert sandbox.alive
+    await house.pass_time(21 * 60, step=5)
+    await until(house.is_gone)
+    assert sandbox.signals == ["stop"]
+    assert house.rows()[0]["tries"] == 0
 
 
 @pytest.mark.req("R152")

@@ -5,14 +5,19 @@ section: SEPARATOR and every tag hold a `<`, which text never does.
 """
 
 import json
+import re
+import stat
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta, tzinfo
+from pathlib import Path
 from typing import Any
 
 from agent_runner.scripts import Failed, Verdict
 from agent_runner.transcript import Record
 from mailboxes.clock import from_text
+from mailboxes.ids import is_row_id
+from mailboxes.layout import FILES, SANDBOX
 from mailboxes.rows import CONTINUE_TURN, Kind, MessageIn
 
 SEPARATOR = "\n\n<!-- next section -->\n\n"
@@ -24,6 +29,10 @@ repeat what was sent, and do not run a tool again that has done its work."""
 _OLD = timedelta(minutes=15)
 _MAX_NESTED_CONTINUATIONS = 5
 _SHOWN_TOOL_CHARACTERS = 2000
+_MAX_ATTACHMENTS = 50
+_MAX_NAME = 300
+_FILE = re.compile(r"\d{1,4}-[^/\0]{1,200}")
+"""A file of a row, as the host names it: one component of a path."""
 
 
 class Malformed(Exception):
@@ -38,7 +47,7 @@ class Malformed(Exception):
 @dataclass(frozen=True, slots=True)
 class Context:
     """What a formatter may look at: the time and zone, the original rows by id (raises HostAway), the records of a turn
-    that was cut off, what the scripts of tasks said by row id."""
+    that was cut off, what the scripts of tasks said by row id, the folder of what comes in."""
 
     now: datetime
     zone: tzinfo
@@ -46,6 +55,7 @@ class Context:
     cut_records: Callable[[str], list[Record]]
     scripts: Mapping[str, Verdict] = field(default_factory=dict)
     depth: int = 0
+    inbound: Path = SANDBOX.inbound
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,32 +126,41 @@ def _age(waited: timedelta) -> str:
     return f"{minutes // 60} hours" if minutes < 48 * 60 else f"{minutes // 1440} days"
 
 
-@dataclass(frozen=True, slots=True)
-class _Attachment:
-    name: str
-    type: str
+def _attachments(row: MessageIn, content: dict[str, Any], context: Context) -> str:
+    """One element per file: what its sender called it, its type, and the path of what lies in the row's own folder, or
+    why nothing does. An address of the platform (`url`) is none of the model's business."""
+    # The host lists what it has fetched under `files` in a row whose `attachments` are the platform's own words.
+    listed = content.get("files") or content.get("attachments")
+    found = [item for item in listed if isinstance(item, dict)] if isinstance(listed, list) else []
+    shown = [_attachment(row, item, context) for item in found[:_MAX_ATTACHMENTS]]
+    if len(found) > _MAX_ATTACHMENTS:
+        shown.append(f'<attachment note="{len(found) - _MAX_ATTACHMENTS} more are not listed"/>')
+    return "".join(f"\n{element}" for element in shown)
 
 
-def _attachments(content: dict[str, Any]) -> list[_Attachment]:
-    """Names and types alone: an address of the platform (`url`) is none of the model's business."""
-    listed = content.get("attachments")
-    found = []
-    for item in listed if isinstance(listed, list) else []:
-        if isinstance(item, dict):
-            name = next((item[key] for key in ("name", "filename") if isinstance(item.get(key), str)), "")
-            kind = next((item[key] for key in ("type", "mimeType") if isinstance(item.get(key), str)), "file")
-            found.append(_Attachment(name, kind))
-    return found
+def _attachment(row: MessageIn, item: dict[str, Any], context: Context) -> str:
+    name = next((item[key] for key in ("name", "filename") if isinstance(item.get(key), str)), "")
+    kind = next((item[key] for key in ("type", "mimeType") if isinstance(item.get(key), str)), "") or "file"
+    told = [("name", name[:_MAX_NAME]), ("type", kind[:_MAX_NAME])]
+    if isinstance(error := item.get("error"), str):
+        told.append(("note", error[:_MAX_NAME]))
+    elif isinstance(file := item.get("file"), str) and _FILE.fullmatch(file) and is_row_id(row.id):
+        path = context.inbound / FILES / row.id / file
+        told += [("path", str(path))] if _is_regular(path) else [("note", "not kept any longer")]
+    return "<attachment " + " ".join(f'{key}="{_attribute(value)}"' for key, value in told) + "/>"
+
+
+def _is_regular(path: Path) -> bool:
+    try:
+        return stat.S_ISREG(path.lstat().st_mode)
+    except OSError:
+        return False
 
 
 def _message(row: MessageIn, context: Context, sender: str, text: str, content: dict[str, Any]) -> _Part:
     mine = ' from_me="true"' if content.get("isFromMe") is True else ""
     opening = f'<message id="{row.seq}" sender="{_attribute(sender)}" {_time(row, context)}{mine}>'
-    attached = "".join(
-        f'\n<attachment name="{_attribute(item.name)}" type="{_attribute(item.type)}"/>'
-        for item in _attachments(content)
-    )
-    return _Part(f"{opening}{escape(text)}{attached}</message>", in_messages=True)
+    return _Part(f"{opening}{escape(text)}{_attachments(row, content, context)}</message>", in_messages=True)
 
 
 def _chat(row: MessageIn, context: Context) -> _Part:
@@ -179,8 +198,11 @@ def _script(verdict: Verdict | None) -> str:
 def _webhook(row: MessageIn, context: Context) -> _Part:
     content = _parse(row)
     source, event = (_attribute(_text(row, content, key)) for key in ("source", "event"))
-    payload = _json(content.get("payload"))
-    return _Part(f'[WEBHOOK: {source}/{event}]\n<webhook id="{row.seq}" {_time(row, context)}>\n{payload}\n</webhook>')
+    # A body that is no JSON arrives as its text: shown as it is, not as one long quoted line.
+    payload = content.get("payload")
+    body = escape(payload) if isinstance(payload, str) else _json(payload)
+    told = f"{body}{_attachments(row, content, context)}"
+    return _Part(f'[WEBHOOK: {source}/{event}]\n<webhook id="{row.seq}" {_time(row, context)}>\n{told}\n</webhook>')
 
 
 def _system(row: MessageIn, context: Context) -> _Part:

@@ -1,7 +1,8 @@
 """The adapter contract. An adapter knows its platform and no agent, session or database; it holds no dedup state."""
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Protocol, runtime_checkable
 
 from mailboxes.rows import Address, Kind
@@ -75,7 +76,11 @@ class TooLarge(NotFetched):
 class InboundEvent:
     """What a platform told us. `event_key` is unique within (channel_type, account_id) and holds the chat and the kind
     of event; `content` replaces the chat content of `text` for kinds other than chat (its JSON-able dict). `album` is
-    what messages share that a person sent as one (a platform's id of the group of pictures)."""
+    what messages share that a person sent as one (a platform's id of the group of pictures). `message_id` and
+    `replied_to` are the platform's ids of this message and of the one that it answers, where it has such ids.
+
+    A `click` is the data of a button that the sender pressed (Button): such an event is no message, and has no text.
+    """
 
     event_key: str
     address: Address
@@ -88,6 +93,9 @@ class InboundEvent:
     is_group: bool = False
     chat_name: str | None = None
     album: str | None = None
+    message_id: str | None = None
+    replied_to: str | None = None
+    click: str | None = None
 
 
 class NotTaken(Exception):
@@ -97,24 +105,59 @@ class NotTaken(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Capabilities:
-    """What a platform can show. `max_text` counts UTF-16 units where the platform does."""
+    """What a platform can show. `max_text` counts UTF-16 units where the platform does; `attaches`: a text and its files
+    are one message there."""
 
     max_text: int = 4096
     utf16: bool = False
     cards: bool = False
     buttons: bool = False
     edit: bool = False
+    delete: bool = False
     reactions: bool = False
     files: bool = False
+    attaches: bool = False
     threads: bool = False
     typing: bool = False
+
+
+MAX_BUTTON_DATA = 64
+"""Bytes: Telegram's limit for callback_data, the smallest of the platforms'."""
+
+
+@dataclass(frozen=True, slots=True)
+class Button:
+    """What a person may press below a message; `data` (at most MAX_BUTTON_DATA bytes) comes back as the event's
+    `click`, and means something to the host alone."""
+
+    label: str
+    data: str
+
+
+@dataclass(frozen=True, slots=True)
+class SentFile:
+    """A file that goes out: the host's own copy, which no sandbox can change. `name` is plain (no separator, nothing
+    hidden); `type` is told by its content; `size` in bytes."""
+
+    name: str
+    path: Path
+    size: int
+    type: str
+    sha256: str
 
 
 @dataclass(frozen=True, slots=True)
 class Outgoing:
     """One chunk to send: text within `max_text`. `delivery_id` and `chunk` name it, for platforms that can be asked and
     receivers that drop what they have; `replied_to` is the platform's id of the message it answers, where known; a
-    `notice` is the host's own word and no agent's, for platforms that can show the difference."""
+    `notice` is the host's own word and no agent's, for platforms that can show the difference. `buttons` only where
+    the capabilities say so.
+
+    `card` comes only where the capabilities say cards, `files` where they say files: each in a chunk of its own behind
+    the text, or all with the last of the text where the capabilities say attaches. `session` and `in_reply_to` are the
+    id of the session whose word it is and the row that it answers, as it says: for the way between agents, and no
+    platform's business.
+    """
 
     delivery_id: str
     chunk: int
@@ -122,6 +165,11 @@ class Outgoing:
     last: bool = True
     replied_to: str | None = None
     notice: bool = False
+    card: Mapping[str, object] | None = None
+    files: tuple[SentFile, ...] = ()
+    session: str | None = None
+    in_reply_to: str | None = None
+    buttons: tuple[Button, ...] = ()
 
 
 Accept = Callable[[Sequence[InboundEvent], str | None], Awaitable[None]]
@@ -173,12 +221,29 @@ class Channel(Protocol):
 class EditingChannel(Channel, Protocol):
     """A channel that can change what was sent; called only where `capabilities` say so."""
 
-    async def edit(self, address: Address, platform_id: str, text: str) -> None:
-        """Replaces the text of one sent message. Raises as `deliver` does."""
+    async def edit(self, address: Address, platform_id: str, text: str, buttons: Sequence[Button] = ()) -> None:
+        """Replaces the text of one sent message, and its buttons. Raises as `deliver` does."""
+        ...
+
+    async def delete(self, address: Address, platform_id: str) -> None:
+        """Takes one sent message back. Raises as `deliver` does."""
         ...
 
     async def react(self, address: Address, platform_id: str, emoji: str) -> None:
         """Adds a reaction to a message. Raises as `deliver` does."""
+        ...
+
+
+@runtime_checkable
+class RemarkingChannel(Protocol):
+    """A channel that can show what is no message (a terminal); besides Channel. Failures are its own business."""
+
+    def progress(self, address: Address, text: str) -> None:
+        """Shows what goes on now in a line of its own, in place of what that said; "" clears it."""
+        ...
+
+    def remark(self, address: Address, text: str) -> None:
+        """Shows a short line once."""
         ...
 
 

@@ -3,7 +3,19 @@
 from dataclasses import dataclass
 from enum import StrEnum
 
-from sqlalchemy import Column, Connection, ForeignKey, Integer, Table, Text, UniqueConstraint, delete, insert, select
+from sqlalchemy import (
+    Column,
+    Connection,
+    ForeignKey,
+    Integer,
+    Table,
+    Text,
+    UniqueConstraint,
+    delete,
+    insert,
+    select,
+    update,
+)
 
 from host.db.metadata import metadata
 
@@ -18,6 +30,7 @@ messaging_group_agents = Table(
     Column("session_mode", Text, nullable=False, server_default="shared"),
     Column("priority", Integer, nullable=False, server_default="0"),
     Column("created_at", Text, nullable=False),
+    Column("busy", Text, nullable=False, server_default="steer"),
     UniqueConstraint("messaging_group_id", "agent_group_id"),
 )
 
@@ -37,6 +50,17 @@ class SessionMode(StrEnum):
     PER_THREAD = "per-thread"
 
 
+class BusyMode(StrEnum):
+    """What becomes of a message that comes while the agent works on others of its chat."""
+
+    STEER = "steer"
+    """The running turn gets it."""
+    QUEUE = "queue"
+    """It waits for a turn of its own."""
+    INTERRUPT = "interrupt"
+    """The running turn is given up, and a new one has both."""
+
+
 @dataclass(frozen=True, slots=True)
 class Wiring:
     """One agent in one chat; trigger_rules is JSON text, or None for no rule."""
@@ -49,6 +73,7 @@ class Wiring:
     session_mode: str
     priority: int
     created_at: str
+    busy: str = BusyMode.STEER
 
 
 def create(
@@ -78,6 +103,16 @@ def create(
         insert(messaging_group_agents).values(**{field: getattr(wiring, field) for field in Wiring.__slots__})
     )
     return wiring
+
+
+def set_busy(connection: Connection, messaging_group_id: str, busy: str) -> int:
+    """What every agent of a chat does with messages that come during a turn; how many agents answer there.
+
+    Raises ValueError for a mode that there is not.
+    """
+    mode = BusyMode(busy)
+    changed = update(messaging_group_agents).where(messaging_group_agents.c.messaging_group_id == messaging_group_id)
+    return connection.execute(changed.values(busy=mode.value)).rowcount
 
 
 def remove(connection: Connection, messaging_group_id: str, agent_group_id: str) -> None:

@@ -10,6 +10,7 @@ from host.db import (
     ingest_spool,
     messaging_group_agents,
     messaging_groups,
+    pending_questions,
     sessions,
     settings,
     user_roles,
@@ -22,6 +23,7 @@ __all__ = ["ENTITIES", "metadata"]
 ENTITIES = (
     agent_groups,
     messaging_groups,
+    pending_questions,
     users,
     user_roles,
     agent_group_members,

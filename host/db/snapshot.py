@@ -23,7 +23,7 @@ from host.db import (
     users,
 )
 from host.db.agent_groups import AgentGroup, AgentGroupRefused
-from host.db.messaging_group_agents import ResponseScope, SessionMode, Wiring
+from host.db.messaging_group_agents import BusyMode, ResponseScope, SessionMode, Wiring
 from host.db.messaging_groups import MessagingGroup
 from host.db.sessions import SessionKey
 from host.db.user_roles import Role
@@ -83,6 +83,7 @@ class CompiledWiring:
     rules: TriggerRules
     scope: ResponseScope
     mode: SessionMode
+    busy: BusyMode = BusyMode.STEER
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +111,13 @@ class RoutingSnapshot:
     def is_member(self, user_id: str, agent_group_id: str) -> bool:
         """Who may talk to this agent; the same as `agent_group_members.is_member`."""
         return self.may_administer(user_id, agent_group_id) or (user_id, agent_group_id) in self.members
+
+    def busy_mode(self, agent_group_id: str, address: Address) -> BusyMode:
+        """What a message from there does that comes while this agent works on others of its chat."""
+        chat = self.chats.get((address.channel_type, address.account_id, address.platform_id))
+        wirings = self.wirings.get(chat.id, ()) if chat is not None else ()
+        found = (wiring.busy for wiring in wirings if wiring.agent_group_id == agent_group_id)
+        return next(found, BusyMode.STEER)
 
 
 def load(connection: Connection) -> RoutingSnapshot:
@@ -150,6 +158,7 @@ def _compile(wiring: Wiring) -> CompiledWiring | None:
             TriggerRules.parse(wiring.trigger_rules),
             ResponseScope(wiring.response_scope),
             SessionMode(wiring.session_mode),
+            BusyMode(wiring.busy),
         )
     except ValueError as error:
         log.error("a broken wiring is off", wiring=wiring.id, agent_group=wiring.agent_group_id, reason=str(error))  # noqa: TRY400  the sentence says it all

@@ -2,10 +2,10 @@
 
 import asyncio
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from host.channels.base import Accept, Capabilities, Health, Outgoing
+from host.channels.base import Accept, Button, Capabilities, Health, Outgoing
 from mailboxes.rows import Address
 
 
@@ -41,6 +41,8 @@ class RecordingChannel:
         self.calls: list[tuple[Address, Outgoing]] = []
         self.taken: list[tuple[Address, Outgoing]] = []
         self.edits: list[tuple[str, str]] = []
+        self.deleted: list[str] = []
+        self.buttons: dict[str, tuple[Button, ...]] = {}
         self.asked: list[Outgoing] = []
         self.knows: bool | Exception | None = None
         self.most_at_once: dict[Address, int] = {}
@@ -103,8 +105,12 @@ class RecordingChannel:
     async def typing(self, address: Address, active: bool) -> None:
         """Not recorded."""
 
-    async def edit(self, address: Address, platform_id: str, text: str) -> None:
+    async def edit(self, address: Address, platform_id: str, text: str, buttons: Sequence[Button] = ()) -> None:
+        self.buttons[platform_id] = tuple(buttons)
         await self._meet(address, lambda: self.edits.append((platform_id, text)))
+
+    async def delete(self, address: Address, platform_id: str) -> None:
+        await self._meet(address, lambda: self.deleted.append(platform_id))
 
     async def react(self, address: Address, platform_id: str, emoji: str) -> None:
         await self._meet(address, lambda: self.edits.append((platform_id, emoji)))

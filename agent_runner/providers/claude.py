@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 
 from agent_runner.providers.base import Event, Failure, Progress, Query, Result, TurnInput, Usage
 from agent_runner.providers.claude_failures import TRUNCATED, Trouble, explain_status, unreachable
+from agent_runner.providers.media import Media, Shown, refusal, suspects
 from agent_runner.providers.models import DEFAULT_MODEL, MAX_TOKENS
 from mailboxes.clock import Clock, SystemClock
 from mailboxes.layout import BROKER_SOCKET
@@ -62,6 +63,7 @@ class ClaudeProvider:
     def __init__(self, socket: Path, clock: Clock) -> None:
         self._socket = socket
         self.clock = clock
+        self.media = Media()
         self._client: Any = None
         self._making = asyncio.Lock()
 
@@ -111,6 +113,7 @@ class ClaudeQuery:
         self._current: asyncio.Future[Any] | None = None
         self._turn_begins_at = 0
         self._old_thinking = True
+        self._shown: list[Shown] = []
 
     def push(self, text: str) -> bool:
         """Adds a message to the turn; the next model call includes it. False when the turn has ended."""
@@ -204,17 +207,28 @@ class ClaudeQuery:
             if trouble.thinking and self._old_thinking:
                 self._old_thinking = False
                 continue
+            if trouble.refused and self._withhold(trouble):
+                continue
             if not trouble.again or tries == QUIET_RETRIES:
                 raise _Failed(trouble.failure)
             tries += 1
             await self._provider.clock.sleep(random.uniform(*RETRY_SECONDS))  # noqa: S311  jitter is no secret
 
+    def _withhold(self, trouble: Trouble) -> bool:
+        """Takes the files that a request may have been refused for out of this conversation, each with a note in their
+        place. False where none is left. (Was it not for them, then the turn fails, and its notes go with it.)"""
+        paths = suspects(trouble.refused, self._shown, self._turn_begins_at, too_long=trouble.too_long)
+        if paths:
+            self._turn.transcript.append_user(_text_blocks([refusal(path, trouble.refused) for path in paths]))
+        return bool(paths)
+
     async def _call(self) -> tuple[Any, Trouble | None]:
         client = await self._provider.client()
         anthropic, httpx2 = _load()
         final = None
+        request = await self._request()
         try:
-            async with client.messages.stream(**self._request()) as stream:
+            async with client.messages.stream(**request) as stream:
                 async for event in stream:
                     if event.type == "message_stop":
                         final = event.message
@@ -229,9 +243,9 @@ class ClaudeQuery:
             return None, Trouble(TRUNCATED, again=True)
         return final, None
 
-    def _request(self) -> dict[str, Any]:
+    async def _request(self) -> dict[str, Any]:
         """The request. Its prefix has the same bytes at every call, but for the marks of the cache (lesson 29)."""
-        messages = [dict(message) for message in self._turn.transcript.messages()]
+        messages, self._shown = await self._provider.media.expand(self._turn.transcript.messages())
         if not self._old_thinking:
             begin = self._turn_begins_at
             messages = [*map(_without_thinking, messages[:begin]), *messages[begin:]]

@@ -19,11 +19,14 @@ _TOO_LONG_SIGNS = ("prompt is too long", "exceed context limit", "context window
 @dataclass(frozen=True, slots=True)
 class Trouble:
     """A failed model call. `again`: worth a quiet second try within the turn; `thinking`: the API took offence at a
-    thinking block of another model or conversation, so that one without them may pass."""
+    thinking block of another model or conversation, so that one without them may pass; `refused`: it took offence at
+    what the request holds, in its own words (`too_long`: at how much it is), so that one without files may pass."""
 
     failure: Failure
     again: bool = False
     thinking: bool = False
+    refused: str = ""
+    too_long: bool = False
 
 
 def explain_status(error: "anthropic.APIStatusError", model: str) -> Trouble:
@@ -38,7 +41,7 @@ def explain_status(error: "anthropic.APIStatusError", model: str) -> Trouble:
         return Trouble(Failure(text, retryable=True), again=True)
     if kind == "refused":
         text = f"The host's broker refused the model call ({_quoted(message)}); please tell its owner."
-        return Trouble(Failure(text, retryable=False))
+        return Trouble(Failure(text, retryable=False), refused=_quoted(message))
     if status == 529 or kind == "overloaded_error":
         text = "The model service is overloaded right now; please ask again in a few minutes."
         return Trouble(Failure(text, retryable=True), again=True)
@@ -63,9 +66,11 @@ def _refused_by_api(status: int, kind: str, message: str, model: str) -> Trouble
         text = f"There is no model {model} for this key (404); set another with `host config set model`."
     elif status == 413 or kind == "request_too_large" or any(sign in message.lower() for sign in _TOO_LONG_SIGNS):
         text = f"The conversation has become too long for the model ({status}); send /clear to start a new one."
+        return Trouble(Failure(text, retryable=False), refused=_quoted(message), too_long=True)
     else:
         text = f"The model service refused the request ({status}: {_quoted(message)}); please tell this host's owner."
-        return Trouble(Failure(text, retryable=False), thinking="thinking" in message or "signature" in message)
+        thinking = "thinking" in message or "signature" in message
+        return Trouble(Failure(text, retryable=False), thinking=thinking, refused=_quoted(message))
     return Trouble(Failure(text, retryable=False))
 
 

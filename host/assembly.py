@@ -20,12 +20,14 @@ from host.delivery import Delivery
 from host.due import DueIndex
 from host.facts import Facts
 from host.fleet import Fleet
+from host.glance import reader as glance
 from host.ground import Ground
 from host.home import Home
 from host.images import Images
 from host.intake import Intake, Routed
 from host.items import SessionRef
 from host.log import HostLog, Secrets
+from host.mailbox_index import MailboxIndex
 from host.mailbox_pool import MailboxPool
 from host.messages import MessageWatch, TypingSigns
 from host.postmaster import DeliveryBooks, Postmaster
@@ -86,6 +88,7 @@ async def assemble(home: Home, environment: Mapping[str, str], clock: Clock, sta
     fleet = Fleet(ground, postmaster, clock, current)
     postmaster.notify = fleet.notify
     evict.target = fleet.evict
+    index = MailboxIndex(home, glance(clock.now))
     images = Images(runtimes[RuntimeName.DOCKER], ground, current, clock)
     return Host(
         home, clock, stopping, database, routing, channels, terminal, ControlServer(home.control_socket), delivery,
@@ -93,7 +96,8 @@ async def assemble(home: Home, environment: Mapping[str, str], clock: Clock, sta
         Sweep(due, fleet, clock, lambda: end_orphans(runtimes, fleet)), images, runtimes, watch,
         Facts(
             home, environment, database, routing, fleet, delivery, postmaster, pool, images, current, keys, clock,
-            stopping.request, channels, ground.preferred),
+            stopping.request, channels, ground.preferred, index),
+        index,
     )  # fmt: skip
 
 

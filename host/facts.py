@@ -30,12 +30,13 @@ from host.images import Images
 from host.items import Item, SessionRef, item_of
 from host.looking import Looker, look, look_offline, undelivered_of_host
 from host.mailbox import Mailbox
+from host.mailbox_index import MailboxIndex
 from host.mailbox_pool import MailboxPool
+from host.places import PATIENCE_SECONDS
 from host.postmaster import Postmaster
 from host.runtime.base import RuntimeName, RuntimeUnavailable
 from host.runtime.image import BuildFailed
 from host.settings import CurrentSettings, Settings
-from host.undelivered import Undelivered
 from host.views import Query
 from mailboxes.clock import Clock, to_text
 from mailboxes.rows import Address
@@ -48,6 +49,9 @@ SANDBOX_WORDS = {RuntimeName.DOCKER: "container", RuntimeName.PROCESS: "process"
 
 MIN_FREE_BYTES = 32 * 1024**2
 """With less on the disk of the home, `status` says that it is full."""
+
+MOST_IN_QUEUE = 5
+"""So many of the sessions that wait for a place are named."""
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 
@@ -72,6 +76,7 @@ class Facts:
         request_stop: Callable[[bool], None],
         channels: Mapping[tuple[str, str], Channel],
         preferred: Callable[[], RuntimeName],
+        index: MailboxIndex,
     ) -> None:
         self._home = home
         self._environment = environment
@@ -89,7 +94,7 @@ class Facts:
         self._channels = channels
         self._preferred = preferred
         self._since = to_text(clock.now())
-        self._undelivered = Undelivered()
+        self._index = index
 
     async def status(self) -> Row:
         """Local facts, at once, in the shape of `host.looking.stopped_status`."""
@@ -137,7 +142,7 @@ class Facts:
         """What is wrong now, a sentence each and the next step."""
         see = "See: host logs"
         found: list[Row] = [
-            {"what": f"Session {key.session_id} does not run: {reason}", "next": see}
+            {"what": f"Session {key.session_id} does not run: {reason}{self._again(key)}", "next": see}
             for key, reason in self._fleet.problems.items()
         ]
         found += [
@@ -155,9 +160,31 @@ class Facts:
             {"what": f"Session {key.session_id} had trouble and went on: {reason}", "next": "See: host logs"}
             for key, reason in self._fleet.incidents.items()
         ]
+        found += self._queue()
         if self._images.problem and self._settings.value.runtime == "auto":
             meanwhile = "" if self._images.state == "ready" else "Agents run as processes until then."
             found.append({"what": self._images.problem, "next": meanwhile})
+        return found
+
+    def _again(self, key: SessionRef) -> str:
+        """When a session that is held back is tried again, as a sentence."""
+        seconds = self._fleet.again_in(key)
+        return "" if seconds is None else f" It is tried again in {seconds:.0f} s."
+
+    def _queue(self) -> list[Row]:
+        """Who has waited for a place for longer than anybody should, first come first."""
+        places = self._settings.value.max_sandboxes
+        late = [(key, waits) for key, waits in self._fleet.queued_for().items() if waits > PATIENCE_SECONDS]
+        found: list[Row] = [
+            {
+                "what": f"Session {key.session_id} has waited for a place for {waits:.0f} s: all {places} are taken.",
+                "next": "More places: host config set max_sandboxes NUMBER",
+            }
+            for key, waits in late[:MOST_IN_QUEUE]
+        ]
+        if len(late) > MOST_IN_QUEUE:
+            others = len(late) - MOST_IN_QUEUE
+            found.append({"what": f"So have {others} more sessions.", "next": ""})
         return found
 
     async def _count_undelivered(self) -> int:
@@ -165,8 +192,7 @@ class Facts:
             return views.facts(query), views.session_keys(query)
 
         facts, keys = await self._query(facts_and_keys)
-        folders = [self._home.session_folder(*key) for key in keys]
-        of_sessions = await asyncio.to_thread(self._undelivered.count, folders)
+        of_sessions = await asyncio.to_thread(self._index.undelivered, keys)
         return of_sessions + undelivered_of_host(facts)
 
     async def view(self, name: str, params: Mapping[str, object]) -> object:

@@ -13,7 +13,8 @@ from host import __version__, views
 from host.failure import Code, Failure
 from host.home import Home
 from host.lock import holder
-from host.undelivered import BUSY_SECONDS, OPEN_STATES, UNDELIVERED, Undelivered
+from host.mailbox_index import MailboxIndex, count_only
+from host.undelivered import BUSY_SECONDS, OPEN_STATES, UNDELIVERED
 from host.views import Facts, Query
 
 Row = dict[str, object]
@@ -80,11 +81,13 @@ def _numbers(home: Home, problems: list[Row]) -> Row:
     try:
         with views.offline(home.database) as query:
             facts = views.facts(query)
-            folders = [home.session_folder(*key) for key in views.session_keys(query)]
-            undelivered = undelivered_of_host(facts) + Undelivered().count(folders)
+            sessions = views.session_keys(query)
     except sqlite3.Error as error:
         problems.append({"what": f"{home.database} cannot be read: {error}.", "next": "See `host logs`."})
         return {"agents": 0, "sessions": {}, "messages": {"arriving": 0, "undelivered": 0}}
+    index = MailboxIndex(home, count_only)
+    index.load()
+    undelivered = undelivered_of_host(facts) + index.undelivered(sessions)
     return {
         "agents": facts.agents,
         "sessions": dict(facts.sessions),

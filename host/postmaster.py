@@ -299,6 +299,10 @@ class Postmaster:
 
     # -- at start
 
+    def rests(self, key: SessionRef, due: str | None) -> None:
+        """A session has nothing to take up, and is due then."""
+        self._due.set(key, due)
+
     async def recover(self, key: SessionRef) -> None:
         """Opens a mailbox (which rolls its own journal back), queues what is undelivered and notes when it is due."""
 

@@ -2,17 +2,19 @@
 
 import asyncio
 import sqlite3
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import structlog
 from sqlalchemy import Connection
 
+from host import views
 from host.db import host_outbox, sessions
-from host.db.engine import CentralDatabase
+from host.db.engine import CentralDatabase, query_on
 from host.db.sessions import ContainerStatus
 from host.delivery import Delivery
 from host.fleet import Fleet
 from host.items import InboundHeld, Item, SessionRef, item_of
+from host.mailbox_index import Held, MailboxIndex
 from host.postmaster import Postmaster
 from host.runtime.base import Found, Runtime, RuntimeName, RuntimeUnavailable
 
@@ -31,23 +33,53 @@ async def recover(
     delivery: Delivery,
     fleet: Fleet,
     runtimes: Mapping[RuntimeName, Runtime],
+    index: MailboxIndex,
 ) -> None:
     """The host's own journals first (opening a mailbox rolls them back), then what is undelivered, then the
-    sandboxes."""
+    sandboxes.
+
+    A stopped session whose mailbox has no journal and holds nothing to take up is not opened: of it only when it is due
+    matters, and the index knows.
+    """
     active = await database.run(sessions.active)
     keys = {session.id: SessionRef(session.agent_group_id, session.id) for session in active}
     left = [keys[session.id] for session in active if session.container_status != ContainerStatus.STOPPED]
     found = await _find_sandboxes(runtimes, FIND_SECONDS if left else FIND_SECONDS / 5)
     held = {one.session_id: one for _, one in found}
+    holds = await asyncio.to_thread(_look, index, list(keys.values()))
+    touched = {key.session_id for key in left} | held.keys()
     few = asyncio.Semaphore(OPEN_AT_ONCE)
 
-    async def open_one(key: SessionRef) -> None:
+    async def take_up(key: SessionRef) -> None:
+        one = holds[key.agent_group_id, key.session_id]
+        if one is not None and not one.unfinished and key.session_id not in touched:
+            postmaster.rests(key, one.due)
+            return
         async with few:
             await _open_mailbox(postmaster, key, held.get(key.session_id))
 
-    await asyncio.gather(*(open_one(key) for key in keys.values()))
+    await asyncio.gather(*(take_up(key) for key in keys.values()))
     delivery.add(await database.run(open_outbox))
     await fleet.adopt([(keys.get(one.session_id), runtime, one) for runtime, one in found], left)
+
+
+def _look(index: MailboxIndex, keys: Sequence[SessionRef]) -> Mapping[tuple[str, str], Held | None]:
+    index.take()
+    return index.look((key.agent_group_id, key.session_id) for key in keys)
+
+
+async def leave(database: CentralDatabase, index: MailboxIndex) -> None:
+    """At the end of an orderly stop: the next start need not open what nobody has written to."""
+    keys = await database.run(lambda connection: views.session_keys(query_on(connection)))
+
+    def write() -> None:
+        index.look(keys)
+        index.save()
+
+    try:
+        await asyncio.to_thread(write)
+    except OSError as error:
+        log.warning("what the mailboxes hold could not be noted: the next start reads them all", reason=str(error))
 
 
 async def _open_mailbox(postmaster: Postmaster, key: SessionRef, left: Found | None) -> None:

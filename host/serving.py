@@ -18,10 +18,11 @@ from host.fleet import Fleet
 from host.home import Home
 from host.images import Images
 from host.intake import Intake
+from host.mailbox_index import MailboxIndex
 from host.messages import MessageWatch
 from host.methods import register
 from host.postmaster import Postmaster
-from host.recovery import recover
+from host.recovery import leave, recover
 from host.runtime.base import Runtime, RuntimeName
 from host.sweep import Sweep
 from mailboxes.clock import Clock
@@ -66,6 +67,7 @@ class Host:
     runtimes: Mapping[RuntimeName, Runtime]
     watch: MessageWatch
     facts: Facts
+    index: MailboxIndex
 
     @contextlib.asynccontextmanager
     async def serving(self, grace_seconds: float) -> AsyncIterator[None]:
@@ -76,11 +78,11 @@ class Host:
         await self.control.start()
         try:
             await self.images.look()
-            await recover(self.database, self.postmaster, self.delivery, self.fleet, self.runtimes)
+            await recover(self.database, self.postmaster, self.delivery, self.fleet, self.runtimes, self.index)
             await self.open_channel(self.terminal)
             await self.intake.recover()
             loops = [
-                asyncio.create_task(_for_ever(work), name=name)
+                asyncio.create_task(_for_ever(work, self.clock), name=name)
                 for name, work in (("fleet", self.fleet.run), ("sweep", self.sweep.run), ("images", self.images.run))
             ]
             try:
@@ -89,6 +91,7 @@ class Host:
                 await self.intake.close()
                 await self.fleet.close(grace_seconds)
                 await self.delivery.settle(SETTLE_SECONDS)
+                await leave(self.database, self.index)
                 for task in loops:
                     task.cancel()
                 await asyncio.gather(*loops, return_exceptions=True)
@@ -111,7 +114,7 @@ class Host:
         self.delivery.channels_changed()
 
 
-async def _for_ever(work: Callable[[], Awaitable[None]]) -> None:
+async def _for_ever(work: Callable[[], Awaitable[None]], clock: Clock) -> None:
     """Runs a loop of the host; one that breaks is logged and begun again, because a host without it only looks
     healthy."""
     while True:
@@ -119,4 +122,4 @@ async def _for_ever(work: Callable[[], Awaitable[None]]) -> None:
             await work()
         except Exception:
             log.exception("a loop of the host broke and is begun again")
-        await asyncio.sleep(1.0)
+        await clock.sleep(1.0)

@@ -1,82 +1,13 @@
-"""What has not arrived: counted cheaply, listed whole, tried again, and said to who waits."""
+"""What has not arrived: listed whole, tried again, and said to who waits."""
 
 import asyncio
 import contextlib
 import json
 import sqlite3
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Iterator
 
-import pytest
-
-from host import undelivered
 from host.home import Home
-from host.undelivered import Undelivered
-from mailboxes.schema import create_inbound
 from tests.cli.test_commands import host_up, run
-
-
-def _mailbox(folder: Path) -> Path:
-    path = folder / "inbound" / "inbound.db"
-    path.parent.mkdir(parents=True)
-    create_inbound(path)
-    return path
-
-
-def _say(path: Path, message: str, state: str) -> None:
-    with contextlib.closing(sqlite3.connect(path)) as connection:
-        connection.execute(
-            "INSERT INTO deliveries (id, kind, timestamp, content, state) VALUES (?, 'chat', '', '{}', ?)",
-            (message, state),
-        )
-        connection.commit()
-
-
-@pytest.fixture
-def opened(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
-    """The databases that were opened."""
-    found: list[Path] = []
-    count: Callable[[Path], int] = undelivered._count
-
-    def counted(path: Path) -> int:
-        found.append(path)
-        return count(path)
-
-    monkeypatch.setattr(undelivered, "_count", counted)
-    return found
-
-
-def test_only_a_mailbox_that_has_changed_is_opened_to_be_counted(tmp_path: Path, opened: list[Path]) -> None:
-    quiet, busy = _mailbox(tmp_path / "quiet"), _mailbox(tmp_path / "busy")
-    folders = [tmp_path / "quiet", tmp_path / "busy", tmp_path / "not there yet"]
-    for number, state in enumerate(["queued", "sending", "unknown", "failed", "sent", "cancelled"]):
-        _say(busy, f"o-{number}", state)
-    counter = Undelivered()
-    assert counter.count(folders) == 4
-    assert opened == [quiet, busy]
-    assert counter.count(folders) == 4
-    assert opened == [quiet, busy]
-    _say(busy, "o-more", "failed")
-    assert counter.count(folders) == 5
-    assert opened == [quiet, busy, busy]
-
-
-def test_a_mailbox_that_cannot_be_read_now_counts_as_it_did(tmp_path: Path) -> None:
-    path = _mailbox(tmp_path / "s")
-    _say(path, "o-1", "queued")
-    counter = Undelivered()
-    assert counter.count([tmp_path / "s"]) == 1
-    whole = path.read_bytes()
-    path.write_bytes(b"x" * len(whole))
-    assert counter.count([tmp_path / "s"]) == 1
-    path.write_bytes(whole)
-    assert counter.count([tmp_path / "s"]) == 1
-
-
-def test_undelivered_messages_are_found_by_their_index(tmp_path: Path) -> None:
-    with contextlib.closing(sqlite3.connect(_mailbox(tmp_path / "s"))) as connection:
-        plan = connection.execute(f"EXPLAIN QUERY PLAN {undelivered._COUNT}").fetchall()
-    assert "deliveries_undelivered" in str(plan)
 
 
 @contextlib.contextmanager

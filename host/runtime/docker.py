@@ -243,7 +243,7 @@ class DockerRuntime:
 
     def _hear(self, loop: asyncio.AbstractEventLoop) -> None:
         """The events thread: tells the loop who died. After each reconnect all are looked at, for what was missed."""
-        delay = _FIRST_DELAY
+        delay, told = _FIRST_DELAY, ""
         label = f"{INSTALLATION_LABEL}={self._installation}"
         filters = {"type": "container", "event": ["die", "destroy"], "label": label}
         while not self._closing.is_set():
@@ -254,14 +254,16 @@ class DockerRuntime:
                 if self._closing.is_set():
                     self._stream.close()
                 loop.call_soon_threadsafe(self._look_at_all)
-                delay = _FIRST_DELAY
+                delay, told = _FIRST_DELAY, ""
                 for event in self._stream:
                     loop.call_soon_threadsafe(self._died, event["id"])
             except RuntimeError:
                 return  # the loop is closed
             except (*ENGINE_ERRORS, ValueError) as error:
                 self._drop_client()
-                _log.warning("engine_events_lost", reason=str(error), retry_in=delay)
+                if str(error) != told:  # once for each reason: it may be a week until somebody mends it
+                    _log.warning("engine_events_lost", reason=str(error), retry_in=delay)
+                told = str(error)
             self._closing.wait(delay)
             delay = min(delay * 2, _LAST_DELAY)
 

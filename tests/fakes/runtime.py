@@ -25,6 +25,7 @@ class ScriptedSandbox:
         """So many of the next stops and kills fail."""
         self.beats = True
         self.rings = 0
+        self._begun = False
         self._runtime = runtime
         self._line: bell.Line | None = None
         self._listening: asyncio.Task[None] | None = None
@@ -90,7 +91,7 @@ class ScriptedSandbox:
         """Gives the sign of life, over the bell or without one in its file."""
         if self._line is not None:
             self._line.ring(bell.BEAT)
-        else:
+        elif self._begun:
             self._do("write", sql="UPDATE runner_state SET beat = beat + 1")
 
     def ring(self) -> None:
@@ -100,6 +101,7 @@ class ScriptedSandbox:
     def recover(self) -> None:
         """A runner's first word: it is there and idle."""
         self._do("recover")
+        self._begun = True
         # SQLite writes nothing where nothing changes, and the host would not see that this runner is there.
         self._do("write", sql="UPDATE runner_state SET beat = beat + 1")
         self.ring()

@@ -109,12 +109,13 @@ class House:
         self._beaten_at = 0.0
 
     async def add_chats(self, chats: Sequence[str]) -> None:
-        """Public chats of the agent `main`, each with its session."""
+        """Public chats, each with its session: of the agent `main`, or of the one that is named before a slash."""
         now = to_text(self.clock.now())
 
         def add(connection: Connection) -> list[SessionRef]:
-            group = next(one for one in agent_groups.every(connection) if one.folder == "main")
-            return [_session_of(connection, self.machine.home, group, chat, now) for chat in chats]
+            home = self.machine.home
+            groups = {chat: _agent_of(connection, home, chat, now) for chat in chats}
+            return [_session_of(connection, home, groups[chat], chat, now) for chat in chats]
 
         self.keys |= dict(zip(chats, await self.host.database.run(add), strict=True))
         await self.host.routing.refresh()
@@ -239,6 +240,12 @@ class House:
             assert task is not None
             task.cancel()
         await asyncio.gather(*[task for task in doomed if task is not None], return_exceptions=True)
+
+
+def _agent_of(connection: Connection, home: Home, chat: str, now: str) -> agent_groups.AgentGroup:
+    folder = chat.rpartition("/")[0] or "main"
+    known = next((one for one in agent_groups.every(connection) if one.folder == folder), None)
+    return known or session_folders.add_agent_group(connection, home, folder, folder, now)
 
 
 def _session_of(connection: Connection, home: Home, group: agent_groups.AgentGroup, chat: str, now: str) -> SessionRef:

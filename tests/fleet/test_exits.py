@@ -156,3 +156,29 @@ async def test_a_turn_that_had_spoken_is_carried_on_and_not_run_again(house: Hou
     done, continuation = house.rows()
     assert (done["status"], continuation["kind"], continuation["tries"]) == ("completed", "system", 1)
     assert "half of it" in continuation["content"]
+
+
+async def test_a_second_commit_that_is_killed_within_ten_minutes_waits_for_its_turn_and_loses_nothing(
+    house: House,
+) -> None:
+    first = await house.turn()
+    first.die_in_a_commit()
+    await until(lambda: house.rows("pending"))
+    await house.pass_time(5)
+    second = await house.sandbox(after=first)
+    assert second.claim("t-2")
+    second.say("said before the end", "t-2")
+    await until(lambda: house.channel.texts() == ["said before the end"])
+    second.die_in_a_commit()
+    await until(house.is_gone)
+    await house.pass_time(560, step=20)
+    assert len(house.process.recovered) == 1, "no sandbox is started for a journal alone that soon"
+    assert house.process.asked == 3
+    [notice] = house.channel.notices()
+    assert "in the middle of writing" in notice
+    await house.pass_time(120, step=20)
+    assert len(house.process.recovered) == 2
+    third = await house.sandbox(after=second)
+    assert len(third.claim("t-3")) == 1
+    third.answer("and after it", "t-3")
+    await until(lambda: house.channel.texts() == ["said before the end", "and after it"])

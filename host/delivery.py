@@ -48,8 +48,8 @@ log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 class Books(Protocol):
     """Where delivery's record is kept."""
 
-    async def record(self, item: Item, change: Change) -> None:
-        """Commits how far an item has come."""
+    async def record(self, item: Item, change: Change) -> list[Item]:
+        """Commits how far an item has come. What follows from it comes back: the next of what recurs."""
         ...
 
     async def failed(self, item: Item, error: str) -> Item | None:
@@ -136,6 +136,15 @@ class Delivery:
                 self._timer = self._timer or asyncio.create_task(self._wait_for_later(), name="deferred deliveries")
             else:
                 self._enqueue(item.address, item)
+
+    def withdraw(self, item_ids: Iterable[str]) -> None:
+        """Lets go of items that wait for their time; whoever asks has cancelled or moved their record."""
+        gone = set(item_ids)
+        withdrawn = [item for _, _, item in self._later if item.id in gone]
+        self._later = [entry for entry in self._later if entry[2].id not in gone]
+        heapq.heapify(self._later)
+        for item in withdrawn:
+            self._let_go(item)
 
     def when_drained(self, address: Address, reached: Callable[[], None]) -> None:
         """Calls `reached` once all that is queued for an address by now is done."""
@@ -400,7 +409,7 @@ class Delivery:
             error,
             durable,
         )
-        await self._books.record(item, change)
+        self.add(await self._books.record(item, change))
 
     # -- edits and reactions
 

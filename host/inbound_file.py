@@ -66,6 +66,10 @@ class InboundFile:
             self._connection = self._connect()
         return self._floor
 
+    def now(self) -> datetime:
+        """Now, by the host's clock."""
+        return self._now()
+
     def stamp(self) -> str:
         """Now, as canonical text."""
         return clock.to_text(self._now())

@@ -137,5 +137,6 @@ def item_of(row: sqlite3.Row | Mapping[str, Any], key: SessionRef | None) -> Ite
         row["unknown_count"] + interrupted,
         row["next_attempt_at"] or row["deliver_after"],
         row["in_reply_to"],
-        by_host=row["seq"] is None,
+        # Occurrences, and what was moved here from another session, have no number either.
+        by_host=key is None or (row["seq"] is None and row["turn_id"] is None and row["series_id"] is None),
     )

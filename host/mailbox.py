@@ -11,6 +11,7 @@ from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 
+from host import outbound_series, series
 from host.inbound_file import InboundFile
 from host.items import (
     Action,
@@ -42,9 +43,13 @@ _IDS_AT_ONCE = 500
 class Mailbox(InboundFile):
     """One session's mailbox as the host writes it."""
 
-    def __init__(self, key: SessionRef, folder: Path, now: Callable[[], datetime]) -> None:
+    def __init__(
+        self, key: SessionRef, folder: Path, now: Callable[[], datetime], zone: Callable[[], str] = lambda: "UTC"
+    ) -> None:
+        """`zone`: what a time without one means, an IANA name."""
         super().__init__(folder / "inbound" / INBOUND_DB, now)
         self.key = key
+        self.zone = zone
 
     # -- what comes in
 
@@ -132,6 +137,10 @@ class Mailbox(InboundFile):
         crash_at("after_take_over")
         return taken
 
+    def knows(self, row: MessageOut) -> bool:
+        """Whether a row, or another with its seq, was taken over."""
+        return self.db.execute("SELECT 1 FROM deliveries WHERE id=? OR seq=?", (row.id, row.seq)).fetchone() is not None
+
     def _new_rows(self, rows: Sequence[MessageOut], taken: TakeOver) -> list[MessageOut]:
         new = []
         for row in rows:
@@ -152,20 +161,20 @@ class Mailbox(InboundFile):
         reserve: Callable[[Address], bool],
         taken: TakeOver,
     ) -> None:
-        state, error = DeliveryState.QUEUED, None
+        state, error, begun = DeliveryState.QUEUED, refusal(row) if row.kind != Kind.SYSTEM else None, None
+        if row.recurrence is not None and row.kind != Kind.SYSTEM and error is None:
+            row, begun, error = outbound_series.begin(self, db, row)
         if row.kind == Kind.SYSTEM:
             taken.actions.append(action_of(row.id, row.in_reply_to, row.content))
-        elif error := refusal(row):
+        elif error is not None:
             state = DeliveryState.FAILED
             self._tell_agent(db, row, error, taken)
         elif row.address is None:
-            state = (
-                DeliveryState.SENT
-            )  # the result of a task that nobody is told about: kept, and read with `messages show`
+            state = DeliveryState.SENT  # of a quiet task: kept, and read with `messages show`
         elif (row.deliver_after is None or row.deliver_after <= self.stamp()) and reserve(row.address):
             state = DeliveryState.SENDING
             taken.reserved.append(row.address)
-        self._insert_delivery(db, row, state, error)
+        self.insert_delivery(db, row, state, error, series_id=begun, slot=row.deliver_after if begun else None)
         if row.kind != Kind.SYSTEM and row.address and state in (DeliveryState.QUEUED, DeliveryState.SENDING):
             taken.items.append(
                 Item(
@@ -174,19 +183,21 @@ class Mailbox(InboundFile):
                 )
             )  # fmt: skip
 
-    def _insert_delivery(
-        self, db: sqlite3.Connection, row: MessageOut, state: DeliveryState, error: str | None
-    ) -> None:
+    def insert_delivery(
+        self, db: sqlite3.Connection, row: MessageOut, state: DeliveryState, error: str | None, *,
+        series_id: str | None = None, slot: str | None = None,
+    ) -> None:  # fmt: skip
+        """Puts a row on record, inside a transaction of `write`."""
         address = row.address
         db.execute(
             "INSERT INTO deliveries (id, seq, turn_id, in_reply_to, kind, timestamp, channel_type, account_id, "
-            "platform_id, thread_id, content, deliver_after, recurrence, state, state_changed, last_error) "
-            "VALUES (?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?)",
+            "platform_id, thread_id, content, deliver_after, recurrence, state, state_changed, last_error, series_id, "
+            "slot) VALUES (?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?)",
             (
                 row.id, row.seq or None, row.turn_id, row.in_reply_to, row.kind, row.timestamp,
                 address and address.channel_type, address and address.account_id, address and address.platform_id,
                 address and address.thread_id, row.content, row.deliver_after, row.recurrence, state, self.stamp(),
-                error ) )  # fmt: skip
+                error, series_id, slot ) )  # fmt: skip
 
     def _tell_agent(self, db: sqlite3.Connection, row: MessageOut, error: str, taken: TakeOver) -> None:
         """The agent hears in its next turn that a row was not delivered: a row that wakes nobody."""
@@ -292,6 +303,7 @@ class Mailbox(InboundFile):
             if claim.state == ClaimState.COMPLETED:
                 self._set(db, row.id, InStatus.COMPLETED, row.tries, row.process_after)
                 taken.finished.append((row.id, True))
+                series.finished(self, db, row, InStatus.COMPLETED, "", taken)
             elif claim.state == ClaimState.PROCESSING and ended is None:
                 self._set(db, row.id, InStatus.PROCESSING, row.tries, row.process_after)
             else:
@@ -324,7 +336,10 @@ class Mailbox(InboundFile):
             taken.written_in = self.insert(db, [verdict.continuation]) > 0 or taken.written_in
             taken.carried_on += [(update.message_id, verdict.continuation.id) for update in verdict.updates]
         failed = {update.message_id for update in verdict.updates if update.status == InStatus.FAILED}
-        addressed = [(row.address, row.id) for row in turn.rows if row.id in failed and row.address is not None]
+        series.judged(self, db, turn, verdict, taken)
+        # Of a task that fails its series tells, and not every time.
+        chats = [row for row in turn.rows if row.id in failed and not (row.series_id and row.kind == Kind.TASK)]
+        addressed = [(row.address, row.id) for row in chats if row.address is not None]
         if verdict.notice is not None and addressed:
             item = self.put_notice(db, *addressed[-1], turn.turn_id, verdict.notice)
             if item is not None:
@@ -339,7 +354,7 @@ class Mailbox(InboundFile):
             return None
         content = json.dumps({"text": text, "notice": True}, ensure_ascii=False)
         out = MessageOut(notice_id, 0, None, in_reply_to, self.stamp(), Kind.CHAT, content, address)
-        self._insert_delivery(db, out, DeliveryState.QUEUED, None)
+        self.insert_delivery(db, out, DeliveryState.QUEUED, None)
         return Item(notice_id, address, Kind.CHAT, content, self.key, in_reply_to=in_reply_to, by_host=True)
 
     def _set(self, db: sqlite3.Connection, message_id: str, status: InStatus, tries: int, after: str | None) -> None:
@@ -404,17 +419,23 @@ class Mailbox(InboundFile):
         ).fetchall()
         return [item_of(row, self.key) for row in rows]
 
-    def record(self, item_id: str, change: Change) -> None:
-        """Records how far an item has come."""
-        self.write(
-            lambda db: _none(
-                db.execute(
-                    "UPDATE deliveries SET state=?, state_changed=?, attempts=?, chunks_done=?, platform_ids=?, "
-                    "unknown_count=?, next_attempt_at=?, last_error=coalesce(?, last_error) WHERE id=?",
-                    (
-                        change.state, self.stamp(), change.attempts, change.chunks_done,
-                        json.dumps(change.platform_ids), change.unknown_count, change.next_attempt_at,
-                        change.last_error, item_id ) ) ), durable=change.durable )  # fmt: skip
+    def record(self, item_id: str, change: Change) -> list[Item]:
+        """Records how far an item has come. Returns what follows it: the next occurrence of words that recur."""
+        taken = TakeOver()
+
+        def work(db: sqlite3.Connection) -> None:
+            db.execute(
+                "UPDATE deliveries SET state=?, state_changed=?, attempts=?, chunks_done=?, platform_ids=?, "
+                "unknown_count=?, next_attempt_at=?, last_error=coalesce(?, last_error) WHERE id=?",
+                (
+                    change.state, self.stamp(), change.attempts, change.chunks_done,
+                    json.dumps(change.platform_ids), change.unknown_count, change.next_attempt_at,
+                    change.last_error, item_id ) )  # fmt: skip
+            if change.state in (DeliveryState.SENT, DeliveryState.FAILED):
+                series.delivered(self, db, item_id, change.state, taken)
+
+        self.write(work, durable=change.durable)
+        return taken.items
 
     def tell_of_failure(self, item: Item, error: str) -> Item | None:
         """The agent hears in its next turn that something it said was never delivered (fault 2), the chat by a notice:
@@ -478,7 +499,3 @@ class Mailbox(InboundFile):
             (self.stamp(),),
         ).fetchone()
         return found is not None
-
-
-def _none(_: object) -> None:
-    """For a statement whose result says nothing."""

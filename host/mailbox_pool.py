@@ -28,8 +28,16 @@ class MailboxPool:
     """Hands out mailboxes. `evict` is awaited when a session's sandbox holds a lock on what is the host's: it has to
     go."""
 
-    def __init__(self, home: Home, clock: Clock, evict: Callable[[SessionRef], Awaitable[None]]) -> None:
+    def __init__(
+        self,
+        home: Home,
+        clock: Clock,
+        evict: Callable[[SessionRef], Awaitable[None]],
+        zone: Callable[[], str] = lambda: "UTC",
+    ) -> None:
+        """`zone`: what a time without one means, an IANA name."""
         self._home = home
+        self._zone = zone
         self._clock = clock
         self._evict = evict
         self._threads = ThreadPoolExecutor(WORKERS, thread_name_prefix="mailbox")
@@ -70,7 +78,7 @@ class MailboxPool:
         mailbox = self._open.get(key.session_id)
         if mailbox is None:
             folder = self._home.session_folder(key.agent_group_id, key.session_id)
-            mailbox = self._open[key.session_id] = Mailbox(key, folder, self._clock.now)
+            mailbox = self._open[key.session_id] = Mailbox(key, folder, self._clock.now, self._zone)
         self._open.move_to_end(key.session_id)
         surplus = self._surplus()
         return await self._in_thread(lambda: _use(work, mailbox, surplus))

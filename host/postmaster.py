@@ -13,7 +13,7 @@ from typing import Protocol
 
 import structlog
 
-from host import untrusted
+from host import series, untrusted
 from host.db import host_outbox
 from host.db.engine import CentralDatabase
 from host.delivery import Delivery
@@ -307,6 +307,7 @@ class Postmaster:
         """Opens a mailbox (which rolls its own journal back), queues what is undelivered and notes when it is due."""
 
         def work(mailbox: Mailbox) -> tuple[list[Item], bool, str | None]:
+            series.mend(mailbox, TakeOver())  # what it queues is open from then on
             return mailbox.open_items(), bool(mailbox.open_actions()), mailbox.next_due()
 
         items, asked, due = await self._pool.call(key, work)
@@ -337,8 +338,8 @@ class DeliveryBooks:
         self._pool = pool
         self._database = database
 
-    async def record(self, item: Item, change: Change) -> None:
-        """Commits how far an item has come."""
+    async def record(self, item: Item, change: Change) -> list[Item]:
+        """Commits how far an item has come. Returns the next occurrence of what recurs."""
         if item.session is None:
             columns = {
                 "state": change.state.value,
@@ -352,8 +353,8 @@ class DeliveryBooks:
             if change.last_error is not None:
                 columns["last_error"] = change.last_error
             await self._database.run(lambda c: host_outbox.change(c, item.id, **columns))
-        else:
-            await self._pool.call(item.session, lambda mailbox: mailbox.record(item.id, change))
+            return []
+        return await self._pool.call(item.session, lambda mailbox: mailbox.record(item.id, change))
 
     async def failed(self, item: Item, error: str) -> Item | None:
         """Tells the agent, and the chat by a notice; the dead letter stays listed (`messages list --undelivered`)."""

@@ -18,6 +18,14 @@ CONTINUE_TURN = "continue_turn"
 """The action of the system row by which a turn that broke off after it had said something goes on."""
 
 
+AGENT = "agent"
+"""The channel type of a row from one agent to another: its platform id is the other's agent group, its thread id the
+session there (None = the one between the two)."""
+
+HEARTBEAT = "heartbeat-"
+"""How the id of a heartbeat's series begins. Ids of series are the host's."""
+
+
 class InStatus(StrEnum):
     """The host's view of a row of messages_in."""
 
@@ -96,6 +104,11 @@ class MessageIn:
             a = self.address
             return ("address", a.channel_type, a.account_id, a.platform_id, a.thread_id or "")
         return ("series", self.series_id or self.source_session or "")
+
+    @property
+    def is_heartbeat(self) -> bool:
+        """Whether it is a beat: it gives way to everything else, and runs alone."""
+        return self.kind == Kind.TASK and self.series_id is not None and self.series_id.startswith(HEARTBEAT)
 
 
 @dataclass(frozen=True, slots=True)

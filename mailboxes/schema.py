@@ -13,11 +13,49 @@ from pathlib import Path
 from mailboxes.limits import BUSY_MILLISECONDS
 from mailboxes.rows import Address, MessageIn
 
-INBOUND_VERSION = 1
+INBOUND_VERSION = 2
 OUTBOUND_VERSION = 1
 """PRAGMA user_version. inbound.db is migrated by the host; outbound.db is drained and made afresh."""
 
-INBOUND_SCHEMA = """
+_SERIES = """
+CREATE TABLE series (
+    id TEXT PRIMARY KEY,
+    name TEXT NOT NULL,
+    direction TEXT NOT NULL,
+    kind TEXT NOT NULL,
+    content TEXT NOT NULL,
+    channel_type TEXT,
+    account_id TEXT,
+    platform_id TEXT,
+    thread_id TEXT,
+    quiet INTEGER NOT NULL DEFAULT 0,
+    expression TEXT,
+    every_seconds INTEGER,
+    anchor TEXT,
+    zone TEXT NOT NULL,
+    first_hour INTEGER,
+    end_hour INTEGER,
+    per_day INTEGER,
+    missed TEXT NOT NULL,
+    missed_from TEXT,
+    missed_until TEXT,
+    state TEXT NOT NULL,
+    failures INTEGER NOT NULL DEFAULT 0,
+    last_run TEXT,
+    last_status TEXT,
+    last_error TEXT,
+    remove_when_done INTEGER NOT NULL DEFAULT 0,
+    principal TEXT,
+    created TEXT NOT NULL,
+    moved_to TEXT
+);
+CREATE INDEX messages_in_series ON messages_in(series_id, slot) WHERE series_id IS NOT NULL;
+CREATE INDEX deliveries_series ON deliveries(series_id, slot) WHERE series_id IS NOT NULL;
+"""
+"""Tasks: what makes occurrences, rows of messages_in (direction `in`) or of deliveries (`out`). host.series reads and
+writes it; the runner has no business with it."""
+
+INBOUND_SCHEMA = f"""
 CREATE TABLE messages_in (
     id TEXT PRIMARY KEY,
     kind TEXT NOT NULL,
@@ -62,7 +100,9 @@ CREATE TABLE deliveries (
     chunks_done INTEGER NOT NULL DEFAULT 0,
     platform_ids TEXT NOT NULL DEFAULT '[]',
     unknown_count INTEGER NOT NULL DEFAULT 0,
-    last_error TEXT
+    last_error TEXT,
+    series_id TEXT,
+    slot TEXT
 );
 CREATE INDEX deliveries_undelivered ON deliveries(state)
     WHERE state IN ('queued', 'sending', 'unknown', 'failed');
@@ -72,7 +112,12 @@ CREATE TABLE destinations (
     target_type TEXT NOT NULL,
     target_id TEXT NOT NULL
 );
-"""
+{_SERIES}"""
+
+_INBOUND_MIGRATIONS = {
+    1: f"ALTER TABLE deliveries ADD COLUMN series_id TEXT; ALTER TABLE deliveries ADD COLUMN slot TEXT; {_SERIES}"
+}
+"""What makes the next version out of a version of inbound.db."""
 
 OUTBOUND_SCHEMA = """
 CREATE TABLE messages_out (
@@ -107,6 +152,10 @@ class HostAway(Exception):
     """inbound.db cannot be read now: the host died in a commit (its journal is hot) or has not made the file yet."""
 
 
+class NewerMailbox(sqlite3.DatabaseError):
+    """An inbound.db of a version that this program does not know; the text names the file and the next step."""
+
+
 def outbound_template() -> bytes:
     """The shipped outbound.db of OUTBOUND_VERSION: copied byte for byte, and what page 1 of a snapshot must equal."""
     from importlib import resources  # the runner never needs it, and starts sooner without
@@ -137,13 +186,32 @@ def _connect(path: Path, mode: str) -> sqlite3.Connection:
 def open_inbound(path: Path) -> sqlite3.Connection:
     """The host's connection to an inbound.db that exists: journal DELETE, synchronous FULL, what is deleted is wiped.
 
-    Opening it rolls a journal back that an earlier host left. The connection may move between threads, one at a time.
+    Opening it rolls a journal back that an earlier host left, and brings the file to INBOUND_VERSION. The connection
+    may move between threads, one at a time. Raises NewerMailbox.
     """
     connection = _connect(path, "rw")
-    connection.execute("PRAGMA journal_mode=DELETE")
-    connection.execute("PRAGMA synchronous=FULL")
-    connection.execute("PRAGMA secure_delete=ON")
+    try:
+        connection.execute("PRAGMA journal_mode=DELETE")
+        connection.execute("PRAGMA synchronous=FULL")
+        connection.execute("PRAGMA secure_delete=ON")
+        _migrate_inbound(connection, path)
+    except BaseException:
+        connection.close()
+        raise
     return connection
+
+
+def _migrate_inbound(connection: sqlite3.Connection, path: Path) -> None:
+    version = connection.execute("PRAGMA user_version").fetchone()[0]
+    if version > INBOUND_VERSION:
+        raise NewerMailbox(f"{path} was written by a newer version of this program. Install that version again.")
+    while version < INBOUND_VERSION:
+        # One transaction for a step and its number, so that a kill in between leaves the older version whole.
+        with transaction(connection):
+            for statement in _INBOUND_MIGRATIONS[version].split(";"):
+                connection.execute(statement)
+            version += 1
+            connection.execute(f"PRAGMA user_version={version}")
 
 
 def create_inbound(path: Path) -> None:

@@ -40,11 +40,12 @@ class Books:
         self.told: list[tuple[str, str]] = []
         self.before_record: Callable[[Change], None] = lambda change: None
 
-    async def record(self, item: Item, change: Change) -> None:
+    async def record(self, item: Item, change: Change) -> list[Item]:
         assert item.session is not None
         self.before_record(change)
-        await self.pool.call(item.session, lambda mailbox: mailbox.record(item.id, change))
+        following = await self.pool.call(item.session, lambda mailbox: mailbox.record(item.id, change))
         self.recorded.append((item.id, change))
+        return following
 
     async def failed(self, item: Item, error: str) -> Item | None:
         assert item.session is not None

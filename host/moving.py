@@ -1,0 +1,99 @@
+"""Takes what waits in one mailbox over into another: a conversation that begins anew keeps its tasks."""
+
+import sqlite3
+from dataclasses import dataclass, replace
+
+from host import series as tasks
+from host.delivery import Delivery
+from host.items import Item, SessionRef, item_of
+from host.mailbox import Mailbox
+from host.mailbox_pool import MailboxPool
+from mailboxes.crash import crash_at
+from mailboxes.rows import Address, DeliveryState, InStatus, MessageIn, MessageOut
+
+_STATUS: dict[str, str] = {InStatus.PROCESSING: InStatus.PENDING}
+"""What a row becomes that was being worked on."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Load:
+    """What is to be moved: tasks, rows of messages_in, rows of deliveries (whole, by column)."""
+
+    series: list[tasks.Series]
+    rows: list[MessageIn]
+    deferred: list[dict[str, object]]
+
+    def __len__(self) -> int:
+        return len(self.series) + len(self.rows) + len(self.deferred)
+
+
+async def move_tasks(pool: MailboxPool, delivery: Delivery, source: SessionRef, target: SessionRef) -> int:
+    """Moves the tasks of a session, its pending and paused rows, and what it said that is to go out later. Returns how
+    many there were.
+
+    The source's sandbox has been stopped, and nothing wakes it meanwhile; the target's folder is there. May be done
+    again after a kill at any point. The caller sets both due times and notifies the target.
+    """
+    load = await pool.call(source, _load)
+    if not load:
+        return 0
+    items = await pool.call(target, lambda mailbox: _put(mailbox, load))
+    crash_at("between_moves")
+    await pool.call(source, lambda mailbox: _mark_moved(mailbox, load, target))
+    delivery.withdraw([str(row["id"]) for row in load.deferred])
+    delivery.add(items)
+    return len(load)
+
+
+def _load(mailbox: Mailbox) -> _Load:
+    deferred = mailbox.db.execute(
+        "SELECT * FROM deliveries WHERE state='queued' AND deliver_after > ? AND attempts=0 AND kind <> 'system' "
+        "AND platform_id IS NOT NULL ORDER BY rowid",
+        (mailbox.stamp(),),
+    )
+    rows = mailbox.rows("status IN ('pending', 'processing', 'paused')")
+    return _Load(tasks.every(mailbox.db), rows, [dict(row) for row in deferred])
+
+
+def _put(mailbox: Mailbox, load: _Load) -> list[Item]:
+    """Writes it; what is there already, by an earlier try, stays as it has become meanwhile."""
+    items: list[Item] = []
+
+    def work(db: sqlite3.Connection) -> None:
+        for series in load.series:
+            if tasks.get(db, series.id) is None:
+                tasks.store(db, series)
+        mailbox.insert(db, [replace(row, status=_STATUS.get(row.status, row.status)) for row in load.rows])
+        for row in load.deferred:
+            if db.execute("SELECT 1 FROM deliveries WHERE id=?", (row["id"],)).fetchone() is None:
+                _insert(mailbox, db, row)
+                items.append(replace(item_of(row, mailbox.key), state=DeliveryState.QUEUED))
+
+    mailbox.write(work)
+    return items
+
+
+def _insert(mailbox: Mailbox, db: sqlite3.Connection, row: dict[str, object]) -> None:
+    # Without its number: that of another session's series would be given out here a second time.
+    text = {name: None if value is None else str(value) for name, value in row.items()}
+    address = Address(
+        text["channel_type"] or "", text["account_id"] or "", text["platform_id"] or "", text["thread_id"]
+    )
+    moved = MessageOut(
+        text["id"] or "", 0, text["turn_id"], text["in_reply_to"], text["timestamp"] or "", text["kind"] or "",
+        text["content"] or "", address, text["deliver_after"], text["recurrence"],
+    )  # fmt: skip
+    mailbox.insert_delivery(db, moved, DeliveryState.QUEUED, None, series_id=text["series_id"], slot=text["slot"])
+
+
+def _mark_moved(mailbox: Mailbox, load: _Load, target: SessionRef) -> None:
+    def work(db: sqlite3.Connection) -> None:
+        for series in load.series:
+            tasks.store(db, replace(series, state=tasks.State.MOVED, moved_to=target.session_id))
+        changed = "SET status='cancelled', status_changed=?"
+        for message in load.rows:
+            db.execute(f"UPDATE messages_in {changed} WHERE id=?", (mailbox.stamp(), message.id))
+        for row in load.deferred:
+            db.execute("UPDATE deliveries SET state='cancelled' WHERE id=? AND state='queued'", (row["id"],))
+
+    mailbox.write(work)

@@ -201,3 +201,42 @@ async def test_an_end_does_not_wait_for_ever_for_an_engine_that_is_away(
         assert life.stopping == "the host stops"
         assert await house.status() == "running", "the next host looks for it"
     sandbox.exit(0)
+
+
+@pytest.mark.req("R088", "R155")
+@pytest.mark.fault(110)
+async def test_a_live_sandbox_with_a_spoiled_mailbox_is_ended_before_its_mailbox_is_set_aside_and_told_of(
+    machine: Machine,
+) -> None:
+    async with machine.host() as house:
+        sandbox = await house.turn()
+        folder = house.folder()
+        await house.die()
+    (folder / "outbound" / "outbound.db").write_bytes(b"spoiled" * 4096)
+    sandbox.beats = False
+    async with machine.host() as house:
+        await until(lambda: house.life().sandbox is sandbox)
+        assert not list(folder.glob("outbound.bad-*")), "its runner may still write there"
+        await house.pass_time(1)
+        await until(lambda: not sandbox.alive)
+        await until(house.channel.notices)
+        assert sandbox.signals == ["kill"]
+        assert len(list(folder.glob("outbound.bad-*"))) == 1
+        assert ["damaged" in notice for notice in house.channel.notices()] == [True]
+        assert "damaged" in house.fleet.incidents[house.keys["42"]]
+
+
+@pytest.mark.req("R155")
+async def test_a_mailbox_that_was_spoiled_in_a_turn_is_told_of_also_when_the_host_died_with_it(
+    machine: Machine,
+) -> None:
+    async with machine.host() as house:
+        sandbox = await house.turn()
+        folder = house.folder()
+        await house.die()
+    sandbox.exit(137)
+    (folder / "outbound" / "outbound.db").write_bytes(b"spoiled" * 4096)
+    async with machine.host() as house:
+        await until(house.channel.notices)
+        assert ["damaged" in notice for notice in house.channel.notices()] == [True]
+        assert len(list(folder.glob("outbound.bad-*"))) == 1

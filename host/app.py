@@ -40,6 +40,7 @@ async def run_host(
             loop.add_signal_handler(number, stopping.request, False)
         async with host.serving(grace_seconds):
             gc.freeze()  # what is there now stays to the end: no collection during a message need look at it again
+            gc.enable()
             if ready is not None:
                 ready()
             await stopping.requested.wait()

@@ -51,13 +51,14 @@ async def assemble(home: Home, environment: Mapping[str, str], clock: Clock, sta
     host_log = HostLog(home.logs, secrets)
     await asyncio.to_thread(host_log.start)
     stack.push_async_callback(asyncio.to_thread, host_log.stop)
+    reader = Reader()
+    reading = asyncio.create_task(asyncio.to_thread(reader.start))  # its processes start while the database opens
+    stack.push_async_callback(_close, reader, reading)
     database, settings, installation_id = await _open_database(home, environment, clock, stack)
     current, stopping = CurrentSettings(settings), Stopping()
     routing = Routing(database)
     await routing.refresh()
-    reader = Reader()
-    await asyncio.to_thread(reader.start)
-    stack.push_async_callback(asyncio.to_thread, reader.close)
+    await reading
     keys = KeyStore(environment, home.env_file, secrets.add)
     await keys.current()
     gateway = await asyncio.to_thread(Gateway, keys, environment.get("ANTHROPIC_BASE_URL", DEFAULT_BASE_URL))
@@ -115,6 +116,11 @@ class _Late(Generic[A, R]):
 
     async def __call__(self, argument: A) -> R:
         return self._early if self.target is None else await self.target(argument)
+
+
+async def _close(reader: Reader, reading: asyncio.Task[Reader]) -> None:
+    await asyncio.wait([reading])
+    await asyncio.to_thread(reader.close)
 
 
 async def _open_database(

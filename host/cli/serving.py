@@ -1,6 +1,7 @@
 """Runs the host in this process; turns what stops it from starting into a sentence."""
 
 import asyncio
+import gc
 import os
 import sys
 from collections.abc import Callable
@@ -17,6 +18,7 @@ def serve(home: Home, ready: Callable[[], None] | None = None) -> int:
 
     Raises Failure when the host refuses to start.
     """
+    gc.disable()  # a start makes little garbage and looks at all that it makes again and again; run_host turns it on
     from host.app import run_host
     from host.db.migrate import MigrationFailed
 

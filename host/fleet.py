@@ -8,8 +8,7 @@ import asyncio
 import contextlib
 import sqlite3
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterator, Sequence
-from datetime import datetime
+from collections.abc import Iterator, Sequence
 
 import structlog
 
@@ -41,9 +40,6 @@ END_SECONDS = 25.0
 MAILBOX_ERRORS = (OSError, sqlite3.Error, InboundHeld)
 """What one session's damaged or missing mailbox can raise; no other session may feel it."""
 
-QuestionsUntil = Callable[[SessionRef], Awaitable[datetime | None]]
-"""When the last open question of a session ends; None where none is open."""
-
 log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 
 
@@ -62,8 +58,6 @@ class Fleet:
         self._setbacks = Setbacks(clock, self._has_work, self._released)
         self.incidents: dict[SessionRef, str] = {}
         """The last thing for which a session's sandbox was killed, or its mailbox replaced; it went on since."""
-        self.questions_until: QuestionsUntil = _unknown
-        """Asked when a sandbox has waited for answers for longer than a question does by itself."""
         self._closing = False
         self._last_tick: float | None = None
         self._changed = asyncio.Event()
@@ -318,7 +312,8 @@ class Fleet:
             self._live[key].stop("others wait for its place")
 
     async def _ask_about_questions(self, life: Life) -> None:
-        until = await self.questions_until(life.key)
+        """Asks how long it may wait, when it has waited for longer than a question does by itself."""
+        until = await self._ground.questions_until(life.key)
         if until is not None:
             left = (until - self._clock.now()).total_seconds()
             life.wait_until(self._clock.monotonic() + left)
@@ -413,10 +408,6 @@ class Fleet:
             self._setbacks.reasons[key] = str(error)
             log.error("a session could not be looked through at start", session=key.session_id, reason=str(error))  # noqa: TRY400  the sentence says it all
         await self._ground.set_status([(key, ContainerStatus.STOPPED)])
-
-
-async def _unknown(_: SessionRef) -> datetime | None:
-    return None
 
 
 async def _remove(one: Found) -> None:

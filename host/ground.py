@@ -3,6 +3,7 @@
 import asyncio
 import os
 from collections.abc import Mapping, Sequence
+from datetime import datetime
 from pathlib import Path
 
 import structlog
@@ -13,7 +14,7 @@ from host import sessions as session_folders
 from host import untrusted
 from host.broker.keys import KeyStore
 from host.broker.server import Broker, Door
-from host.db import agent_groups, sessions
+from host.db import agent_groups, pending_questions, sessions
 from host.db.agent_groups import AgentGroup, AgentGroupRefused, ContainerConfig
 from host.db.engine import CentralDatabase, sqlite_path
 from host.db.sessions import ContainerStatus, Session
@@ -24,7 +25,7 @@ from host.mounts import extra_mounts
 from host.postmaster import COUNTER
 from host.runtime.base import Limits, Runtime, RuntimeName, RuntimeUnavailable, SandboxRefused, SandboxSpec
 from host.settings import CurrentSettings
-from mailboxes.clock import Clock
+from mailboxes.clock import Clock, from_text
 from mailboxes.layout import BROKER_SOCKET
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
@@ -176,6 +177,16 @@ class Ground:
         return await self._broker.open(
             key.session_id, spec.run / BROKER_SOCKET, 0o660 if shared else 0o600, spec.gid if shared else None
         )
+
+    async def questions_until(self, key: SessionRef) -> datetime | None:
+        """When the last open question of a session ends; None where none is open."""
+
+        def ends(connection: Connection) -> list[str]:
+            every = pending_questions.every(connection)
+            return [one.expires_at for one in every if one.session_id == key.session_id]
+
+        found = await self._database.run(ends)
+        return from_text(max(found)) if found else None
 
     async def set_status(self, statuses: Sequence[tuple[SessionRef, ContainerStatus]]) -> None:
         """Writes sessions.container_status."""

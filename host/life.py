@@ -9,6 +9,7 @@ import os
 import socket
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Protocol
 
 import structlog
@@ -79,6 +80,10 @@ class Ground(Protocol):
 
     def preferred(self) -> RuntimeName:
         """The runtime that a session would be started in now."""
+        ...
+
+    async def questions_until(self, key: SessionRef) -> datetime | None:
+        """When the last open question of a session ends; None where none is open."""
         ...
 
     async def set_status(self, statuses: Sequence[tuple[SessionRef, ContainerStatus]]) -> None:

@@ -1,10 +1,10 @@
 """Alive is told from dead by beats alone, on the host's own clock; and how long one turn may take."""
 
-from datetime import datetime, timedelta
-
 import pytest
 
-from host.items import SessionRef
+from host.db import pending_questions
+from host.db.pending_questions import Pending
+from mailboxes.clock import later, to_text
 from tests.fakes.runtime import ScriptedSandbox
 from tests.fleet.house import House, until
 
@@ -23,16 +23,19 @@ async def test_a_turn_of_forty_minutes_whose_runner_beats_is_left_alone(house: H
     assert house.rows()[0]["tries"] == 0
 
 
+async def put_question(house: House, hours: float) -> None:
+    now, session = house.clock.now(), house.keys["42"].session_id
+    row = Pending(
+        "q-1", session, "o-1", "42", "telegram", "bot", None, to_text(now), "0" * 16, 1, "{}", later(now, hours * 3600)
+    )
+    await house.host.database.run(lambda connection: pending_questions.add(connection, row))
+
+
 async def ask(house: House, *, state: str = "waiting", hours: float | None = None) -> ScriptedSandbox:
     """A runner with an open question, of which the host knows where `hours` are given."""
     sandbox = await house.turn()
     if hours is not None:
-        ends = house.clock.now() + timedelta(hours=hours)
-
-        async def questions_until(_: SessionRef) -> datetime | None:
-            return ends
-
-        house.fleet.questions_until = questions_until
+        await put_question(house, hours)
     if state == "idle":
         sandbox.answer("asked")
         await until(lambda: house.rows("completed"))

@@ -12,15 +12,23 @@ import json
 import random
 import threading
 from collections import Counter, deque
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Protocol, cast
+from typing import NoReturn, Protocol
 
 import structlog
 
-from host.channels.base import Channel, EditingChannel, NobodyAttached, NotSent, OutcomeUnknown, Outgoing
-from host.items import Change, Item, SessionRef, text_of
-from host.splitting import split_text
+from host.channels.base import (
+    Channel,
+    NobodyAttached,
+    NotSent,
+    OutcomeUnknown,
+    Outgoing,
+    SentFile,
+)
+from host.items import Change, Item, SessionRef, Target
+from host.operations import OPERATIONS, CannotShow, Step, sending
+from host.presenting import present
 from mailboxes import clock as clocks
 from mailboxes.crash import crash_at
 from mailboxes.rows import Address, DeliveryState
@@ -36,8 +44,8 @@ MAX_ATTEMPTS = 5
 MAX_UNKNOWN = 2
 """A chunk of unknown outcome is sent once more, and counted; unknown again, it is a dead letter."""
 
-_QUICKLY_SPLIT = 16_384
-"""Characters that are split on the event loop; a longer text goes to a thread."""
+ASIDE_SECONDS = 5.0
+"""What a courtesy may take of an address's time."""
 
 _DEFERRED_CHECK_SECONDS = 60.0
 """The longest wait for what is due later, so that a wall clock that jumps is noticed."""
@@ -56,9 +64,17 @@ class Books(Protocol):
         """An item became a dead letter: the agent is told, and the chat by the notice that comes back, once."""
         ...
 
-    async def sent_as(self, item: Item, seq: int) -> list[str]:
-        """The platform's ids of the session's message with that seq."""
+    async def target(self, item: Item, seq: int) -> Target | None:
+        """The message of the item's session that has that seq, as the model knows it."""
         ...
+
+    async def files_of(self, item: Item) -> tuple[SentFile, ...]:
+        """The files that were taken over with an item, as far as they are kept."""
+        ...
+
+
+Presenter = Callable[[Channel, Item], Awaitable[Sequence[Step]]]
+"""Makes the steps of an operation that is a message of its own (a question). Raises CannotShow."""
 
 
 def back_off(attempts: int, draw: Callable[[], float] = random.random) -> float:
@@ -73,9 +89,16 @@ class _Marker:
     reached: Callable[[], None]
 
 
+@dataclass(frozen=True, slots=True)
+class _Aside:
+    """What is done at an address in the order of its items and is on no record."""
+
+    work: Callable[[], Awaitable[None]]
+
+
 @dataclass(slots=True)
 class _Lane:
-    items: deque[Item | _Marker] = field(default_factory=deque)
+    items: deque[Item | _Marker | _Aside] = field(default_factory=deque)
     task: asyncio.Task[None] | None = None
     nudge: asyncio.Event = field(default_factory=asyncio.Event)
     waiting_for: str = ""
@@ -83,6 +106,14 @@ class _Lane:
 
 class _GivenUp(Exception):
     """The item is a dead letter."""
+
+
+class _Behind(Exception):
+    """What an item changes has not been sent: it comes after it."""
+
+    def __init__(self, due: str | None) -> None:
+        super().__init__(due)
+        self.due = due
 
 
 class Delivery:
@@ -101,6 +132,8 @@ class Delivery:
         self._known: set[str] = set()
         self._held: Counter[SessionRef | None] = Counter()
         self._timer: asyncio.Task[None] | None = None
+        self.presenters: dict[str, Presenter] = {}
+        """By operation."""
 
     # -- reservations: asked from worker threads while a take-over commits
 
@@ -150,6 +183,15 @@ class Delivery:
         """Calls `reached` once all that is queued for an address by now is done."""
         self._enqueue(address, _Marker(reached))
 
+    def aside(self, address: Address, work: Callable[[], Awaitable[None]]) -> None:
+        """Has `work` done once all that is queued for an address by now is done, and nothing behind it before. It is a
+        courtesy (a line that says how far the agent is): what it raises is logged, and it gets ASIDE_SECONDS."""
+        self._enqueue(address, _Aside(work))
+
+    def is_free(self, address: Address) -> bool:
+        """Whether nothing is on its way to an address."""
+        return address not in self._busy
+
     def attached(self, address: Address) -> None:
         """Somebody is there again: what waited for them goes on."""
         for known, lane in self._lanes.items():
@@ -187,7 +229,7 @@ class Delivery:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    def _enqueue(self, address: Address, entry: Item | _Marker) -> None:
+    def _enqueue(self, address: Address, entry: Item | _Marker | _Aside) -> None:
         with self._lock:
             self._busy.add(address)
         lane = self._lanes.setdefault(address, _Lane())
@@ -223,9 +265,12 @@ class Delivery:
                 entry = lane.items[0]
                 if isinstance(entry, _Marker):
                     entry.reached()
+                elif isinstance(entry, _Aside):
+                    await self._do_aside(address, entry)
                 else:
-                    await self._deliver_or_log(entry, lane)
+                    again = await self._deliver_or_log(entry, lane)
                     self._let_go(entry)
+                    self.add([again] if again else [])
                 lane.items.popleft()
             with self._lock:
                 if not lane.items:
@@ -233,16 +278,28 @@ class Delivery:
                     del self._lanes[address]
                     return
 
+    @staticmethod
+    async def _do_aside(address: Address, aside: _Aside) -> None:
+        try:
+            async with asyncio.timeout(ASIDE_SECONDS):
+                await aside.work()
+        except Exception as error:  # noqa: BLE001  a courtesy that fails must not hold up what comes behind it
+            log.info("a courtesy failed", channel=address.channel_type, reason=f"{type(error).__name__}: {error}")
+
     def _let_go(self, item: Item) -> None:
         self._known.discard(item.id)
         self._held[item.session] -= len(item.content)
         if not self._held[item.session]:
             del self._held[item.session]
 
-    async def _deliver_or_log(self, item: Item, lane: _Lane) -> None:
+    async def _deliver_or_log(self, item: Item, lane: _Lane) -> Item | None:
+        """Returns the item where it has to come again."""
         try:
             try:
                 await self._deliver(item, lane)
+            except _Behind as behind:
+                await self._record(item, DeliveryState.QUEUED, next_attempt_at=behind.due)
+                return replace(item, state=DeliveryState.QUEUED, reserved=False, due=behind.due)
             except _GivenUp as given_up:
                 log.error(  # noqa: TRY400  the sentence says it all
                     "delivery failed for good",
@@ -256,26 +313,22 @@ class Delivery:
             # The outermost edge of a lane: a fault of ours with one item must not stop those behind it. Its record
             # still says `sending`, so the next start takes it up again.
             log.exception("delivery broke", delivery=item.id, session=item.session and item.session.session_id)
+        return None
 
     # -- one item
 
     async def _deliver(self, item: Item, lane: _Lane) -> None:
         await self._wait_until_due(item, lane)
         channel = await self._channel_for(item, lane)
-        content = json.loads(item.content)
-        operation = content.get("operation")
-        if operation is not None:
-            await self._operate(channel, str(operation), item, lane)
-            return
-        chunks = await self._chunks(channel, item)
-        if not chunks:
+        steps = await self._steps(channel, item)
+        if not steps:
             await self._record(item, DeliveryState.SENT)
-        while item.chunks_done < len(chunks):
+        while item.chunks_done < len(steps):
             number = item.chunks_done
-            outgoing = Outgoing(item.id, number, chunks[number], last=number == len(chunks) - 1, notice=item.by_host)
-            item, ids = await self._send(channel, item, outgoing, lane)
+            item, ids = await self._send(channel, item, steps[number], lane)
+            await steps[number].done(ids)
             item = replace(item, chunks_done=number + 1, platform_ids=(*item.platform_ids, *ids), unknown_count=0)
-            if outgoing.last:
+            if item.chunks_done == len(steps):
                 crash_at("after_send")
                 await self._record(item, DeliveryState.SENT, durable=False)
             else:
@@ -283,23 +336,29 @@ class Delivery:
                 await self._record(item, DeliveryState.SENDING)
             item = replace(item, state=DeliveryState.SENDING, reserved=True)
 
-    @staticmethod
-    async def _chunks(channel: Channel, item: Item) -> list[str]:
-        text, most, utf16 = text_of(item.kind, item.content), channel.capabilities.max_text, channel.capabilities.utf16
-        if len(text) <= _QUICKLY_SPLIT:
-            return split_text(text, most, utf16=utf16)
-        # 240,000 line breaks behind an open fence take 0.15 s.
-        return await asyncio.to_thread(split_text, text, most, utf16=utf16)
+    async def _steps(self, channel: Channel, item: Item) -> list[Step]:
+        """What has to be called for an item, one after the other. Raises _GivenUp, _Behind."""
+        values = json.loads(item.content)
+        operation = values.get("operation")
+        if operation is None:
+            chunks = await present(channel.capabilities, item, await self._books.files_of(item))
+        elif operation in self.presenters:
+            try:
+                return list(await self.presenters[operation](channel, item))
+            except CannotShow as error:
+                await self._give_up(item, str(error))
+        else:
+            return await self._operation(channel, str(operation), item, values)
+        return [sending(channel, item.address, chunk) for chunk in chunks]
 
-    async def _send(self, channel: Channel, item: Item, outgoing: Outgoing, lane: _Lane) -> tuple[Item, list[str]]:
-        """Gets one chunk out, however often that takes. Raises _GivenUp."""
-        address = item.address
+    async def _send(self, channel: Channel, item: Item, step: Step, lane: _Lane) -> tuple[Item, list[str]]:
+        """Gets one step done, however often that takes. Raises _GivenUp."""
         while True:
             if item.state == DeliveryState.UNKNOWN:
-                if await self._arrived(channel, item, outgoing):
+                if step.outgoing is not None and await self._arrived(channel, item, step.outgoing):
                     return item, []
                 item = await self._count_unknown(item)
-            item, ids = await self._attempt(item, lane, lambda: channel.deliver(address, outgoing))
+            item, ids = await self._attempt(item, lane, step.run)
             if ids is not None:
                 return item, ids
 
@@ -413,37 +472,27 @@ class Delivery:
 
     # -- edits and reactions
 
-    async def _operate(self, channel: Channel, operation: str, item: Item, lane: _Lane) -> None:
-        run = _OPERATIONS.get(operation)
-        if run is None:
-            await self._record(item, DeliveryState.FAILED, error=f"there is no operation {operation!r}")
-            raise _GivenUp(f"there is no operation {operation!r}")
-        values = json.loads(item.content)
-        target = values.get("messageId")
-        ids = await self._books.sent_as(item, target) if isinstance(target, int) else []
-        if not ids:
-            await self._record(item, DeliveryState.FAILED, error=f"no sent message has the id {target!r}")
-            raise _GivenUp(f"no sent message has the id {target!r}")
-        address, done = item.address, None
-        while done is None:
-            item, done = await self._attempt(item, lane, lambda: run(channel, address, ids[-1], values))
-        await self._record(item, DeliveryState.SENT, durable=False)
+    async def _operation(
+        self, channel: Channel, operation: str, item: Item, values: Mapping[str, object]
+    ) -> list[Step]:
+        make = OPERATIONS.get(operation)
+        if make is None:
+            await self._give_up(item, f"there is no operation {operation!r}")
+        seq = values.get("messageId")
+        target = await self._books.target(item, seq) if isinstance(seq, int) else None
+        if target is None:
+            await self._give_up(item, f"no message has the id {seq!r}")
+        if target.address != item.address:
+            await self._give_up(item, f"the message with the id {seq!r} is in another chat")
+        if target.id in self._known:
+            raise _Behind(target.due)
+        if not target.platform_ids:
+            await self._give_up(item, f"no sent message has the id {seq!r}")
+        steps = await make(channel, item, target, values)
+        if not steps:
+            log.info("a platform cannot show this", delivery=item.id, operation=operation)
+        return steps
 
-
-async def _edit(channel: Channel, address: Address, platform_id: str, values: Mapping[str, object]) -> list[str]:
-    text = str(values.get("text", ""))
-    if not channel.capabilities.edit:
-        return await channel.deliver(address, Outgoing(f"edit-{platform_id}", 0, text))
-    await cast("EditingChannel", channel).edit(address, platform_id, text)
-    return [platform_id]
-
-
-async def _react(channel: Channel, address: Address, platform_id: str, values: Mapping[str, object]) -> list[str]:
-    if not channel.capabilities.reactions:
-        raise NotSent("this platform shows no reactions", permanent=True)
-    await cast("EditingChannel", channel).react(address, platform_id, str(values.get("emoji", "")))
-    return [platform_id]
-
-
-_OPERATIONS = {"edit": _edit, "reaction": _react}
-"""What a row's `operation` may ask for beside an ordinary send."""
+    async def _give_up(self, item: Item, reason: str) -> NoReturn:
+        await self._record(item, DeliveryState.FAILED, error=reason)
+        raise _GivenUp(reason)

@@ -39,7 +39,7 @@ from host.runtime.image import BuildFailed
 from host.settings import CurrentSettings, Settings
 from host.views import Query
 from mailboxes.clock import Clock, to_text
-from mailboxes.rows import Address
+from mailboxes.rows import AGENT, Address
 
 T = TypeVar("T")
 Row = dict[str, object]
@@ -123,6 +123,7 @@ class Facts:
             "channels": [
                 {"name": channel_type, "account": account, "healthy": health.healthy, "detail": health.detail}
                 for (channel_type, account), channel in self._channels.items()
+                if channel_type != AGENT
                 for health in [channel.health()]
             ],
             "agents": counts.agents,

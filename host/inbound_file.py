@@ -7,9 +7,9 @@ from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
 
-from host.items import InboundHeld
+from host.items import InboundHeld, Target
 from mailboxes import clock, schema
-from mailboxes.rows import Address
+from mailboxes.rows import Address, DeliveryState
 
 
 class InboundFile:
@@ -21,6 +21,11 @@ class InboundFile:
         self._connection: sqlite3.Connection | None = None
         self._floor = 0
         self._opened: tuple[int, int] | None = None
+
+    @property
+    def session_folder(self) -> Path:
+        """The session's folder, where this file lies in inbound/."""
+        return self._path.parent.parent
 
     @property
     def db(self) -> sqlite3.Connection:
@@ -93,10 +98,15 @@ class InboundFile:
         row = self.db.execute("SELECT status FROM messages_in WHERE id=?", (message_id,)).fetchone()
         return row["status"] if row else None
 
-    def sent_as(self, seq: int) -> list[str]:
-        """The platform's ids of what was said with that seq; empty where nothing was sent under it."""
-        row = self.db.execute("SELECT platform_ids FROM deliveries WHERE seq=? AND state='sent'", (seq,)).fetchone()
-        return [str(platform_id) for platform_id in json.loads(row["platform_ids"])] if row else []
+    def target(self, seq: int) -> Target | None:
+        """The message with that seq, as far as it was sent; None where there is none, or it was sent to no chat."""
+        row = self.db.execute("SELECT * FROM deliveries WHERE seq=?", (seq,)).fetchone()
+        if row is None or row["platform_id"] is None:
+            return None
+        address = Address(row["channel_type"], row["account_id"], row["platform_id"], row["thread_id"])
+        sent = json.loads(row["platform_ids"]) if row["state"] == DeliveryState.SENT else ()
+        due = row["next_attempt_at"] or row["deliver_after"]
+        return Target(row["id"], address, tuple(map(str, sent)), due)
 
     def is_origin(self, address: Address) -> bool:
         """Whether a message of this session ever came from that address."""

@@ -44,6 +44,16 @@ class Item:
 
 
 @dataclass(frozen=True, slots=True)
+class Target:
+    """The message that an edit or a reaction is about. `due`: when it will be sent, where that is later."""
+
+    id: str
+    address: Address
+    platform_ids: tuple[str, ...]
+    due: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Change:
     """What delivery records about an item. `durable` False commits without waiting for the disk."""
 

@@ -30,7 +30,7 @@ from host.reader import BadRow, Snapshot
 from mailboxes.crash import crash_at
 from mailboxes.ids import derived_id
 from mailboxes.layout import INBOUND_DB
-from mailboxes.rows import Address, Claim, ClaimState, DeliveryState, InStatus, Kind, MessageIn, MessageOut
+from mailboxes.rows import AGENT, Address, Claim, ClaimState, DeliveryState, InStatus, Kind, MessageIn, MessageOut
 from mailboxes.schema import IN_COLUMNS, message_in_of
 
 _OPEN_ROWS = "status IN ('pending', 'processing')"
@@ -449,8 +449,8 @@ class Mailbox(InboundFile):
         def work(db: sqlite3.Connection) -> None:
             nonlocal notice
             self._tell_agent(db, row, error, TakeOver())
-            if "operation" in json.loads(item.content):
-                return  # an edit or a reaction: the chat misses nothing
+            if "operation" in json.loads(item.content) or item.address.channel_type == AGENT:
+                return  # an edit or a reaction: the chat misses nothing; another agent is no chat
             text = f"A message to you could not be delivered: {error.rstrip('.')}."
             notice = self.put_notice(db, item.address, item.in_reply_to, f"undelivered {item.id}", text)
 

@@ -14,19 +14,21 @@ from typing import Protocol
 import structlog
 
 from host import series, untrusted
+from host.channels.base import SentFile
 from host.db import host_outbox
 from host.db.engine import CentralDatabase
 from host.delivery import Delivery
 from host.due import DueIndex
 from host.home import Home
-from host.items import Change, Item, Refusal, SessionRef, TakeOver
+from host.items import Change, Item, Refusal, SessionRef, TakeOver, Target
 from host.mailbox import Mailbox
 from host.mailbox_pool import MailboxPool
+from host.outbound_files import OutboundFiles, names_of, sent_files
 from host.reader import Budget, Reader, Snapshot
 from host.tasks import to_the_end
 from mailboxes import clock
 from mailboxes.clock import Clock
-from mailboxes.rows import Address, Kind, MessageIn, MessageOut, RunnerState
+from mailboxes.rows import AGENT, Address, Kind, MessageIn, MessageOut, RunnerState
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 
@@ -84,6 +86,25 @@ class Pulled:
     """New rows wait in messages_in."""
 
 
+@dataclass(frozen=True, slots=True)
+class _WithFiles:
+    """A reading whose rows cannot be taken over before the files of some of them are here."""
+
+    snapshot: Snapshot
+    counter: bytes
+    rows: list[MessageOut]
+
+
+@dataclass(frozen=True, slots=True)
+class _TakenOver:
+    """A reading, committed."""
+
+    taken: TakeOver
+    counter: bytes
+    snapshot: Snapshot
+    due: str | None
+
+
 class Postmaster:
     """See the module. All methods run on the event loop; what blocks goes to the pool's threads."""
 
@@ -106,6 +127,7 @@ class Postmaster:
         self._listener = listener
         self._clock = clock
         self._due = due
+        self._files = OutboundFiles(home)
         self._budgets: dict[SessionRef, Budget] = {}
         self.notify: Callable[[SessionRef], None] = lambda _key: None
 
@@ -156,19 +178,37 @@ class Postmaster:
                 return True
             return False
 
-        def work(mailbox: Mailbox) -> tuple[TakeOver, bytes, Snapshot, str | None] | None:
+        def work(mailbox: Mailbox) -> "_TakenOver | _WithFiles | None":
             image = _read(folder, spent)
             if image[COUNTER] == known and ended is None:
                 return None
             snapshot = self._reader.read(image, mailbox.floor)
             spent.append(snapshot.spent_seconds)
+            refusal = self._refusal(key, mailbox)
+            listing = [row for row in snapshot.rows if names_of(row) and not mailbox.knows(row) and not refusal(row)]
+            if listing:
+                return _WithFiles(snapshot, image[COUNTER], listing)
+            return take_over(mailbox, snapshot, image[COUNTER], {})
+
+        def take_over(mailbox: Mailbox, snapshot: Snapshot, counter: bytes, refused: dict[str, str]) -> "_TakenOver":
+            refusal = self._refusal(key, mailbox)
             taken = mailbox.take_over(
-                snapshot, refusal=self._refusal(key, mailbox), reserve=reserve, counted=counted, ended=ended
+                snapshot,
+                refusal=lambda row: refused.get(row.id) or refusal(row),
+                reserve=reserve,
+                counted=counted,
+                ended=ended,
             )
-            return taken, image[COUNTER], snapshot, mailbox.next_due()
+            return _TakenOver(taken, counter, snapshot, mailbox.next_due())
 
         try:
             done = await self._pool.call(key, work)
+            if isinstance(done, _WithFiles):
+                # The files first: what is acted on must not be changed behind us. Only this session waits for them.
+                counter = done.counter
+                copies = await self._files.take(key, done.snapshot, done.rows)
+                spent.append(copies.spent_seconds)
+                done = await self._pool.call(key, lambda box: take_over(box, copies.snapshot, counter, copies.refused))
         except BaseException:
             self._delivery.release(reserved)
             raise
@@ -176,12 +216,15 @@ class Postmaster:
             self._budgets.setdefault(key, Budget()).spend(self._clock.monotonic(), sum(spent))
         if done is None:
             return None
-        taken, counter, snapshot, due = done
-        self._due.set(key, due)
+        taken, snapshot = done.taken, done.snapshot
+        self._due.set(key, done.due)
         self._hand_on(key, taken)
-        return Pulled(
-            taken.state, counter, len(taken.bad_rows), taken.more, claims=bool(snapshot.claims), wake=taken.written_in
-        )
+        bad_rows, claims = len(taken.bad_rows), bool(snapshot.claims)
+        return Pulled(taken.state, done.counter, bad_rows, taken.more, claims=claims, wake=taken.written_in)
+
+    def pruned(self, key: SessionRef) -> None:
+        """Files that a session has sent were removed."""
+        self._files.forget(key)
 
     def is_full(self, key: SessionRef) -> bool:
         """Whether so much of a session waits to be delivered that it has to wait itself."""
@@ -201,8 +244,8 @@ class Postmaster:
         def refusal(row: MessageOut) -> str | None:
             if row.address is None:
                 return None if row.kind == Kind.TASK else "It names no chat to go to."
-            if row.address.channel_type == "agent":
-                return "Sending to other agents is not granted to this agent."
+            if row.address.channel_type == AGENT:
+                return None  # decided when it is delivered, by the grants of that moment (host.agent_mail)
             if self._wirings.is_wired(key.agent_group_id, row.address) or mailbox.is_origin(row.address):
                 return None
             return "This agent does not answer in that chat, so nothing was sent there."
@@ -362,8 +405,14 @@ class DeliveryBooks:
             return None
         return await self._pool.call(item.session, lambda mailbox: mailbox.tell_of_failure(item, error))
 
-    async def sent_as(self, item: Item, seq: int) -> list[str]:
-        """The platform's ids of the session's message with that seq."""
+    async def target(self, item: Item, seq: int) -> Target | None:
+        """The message of the item's session that has that seq."""
         if item.session is None:
-            return []
-        return await self._pool.call(item.session, lambda mailbox: mailbox.sent_as(seq))
+            return None
+        return await self._pool.call(item.session, lambda mailbox: mailbox.target(seq))
+
+    async def files_of(self, item: Item) -> tuple[SentFile, ...]:
+        """The files that were taken over with an item."""
+        if item.session is None:
+            return ()
+        return await self._pool.call(item.session, lambda mailbox: sent_files(mailbox.session_folder, item.id))

@@ -7,6 +7,7 @@ no sandbox can write in it, so that renaming `outbound` there is safe.
 
 import contextlib
 import errno
+import hashlib
 import itertools
 import json
 import os
@@ -21,6 +22,7 @@ from pathlib import Path
 
 from mailboxes.layout import FILES, OUTBOUND_DB, OUTBOUND_LOCK
 from mailboxes.limits import MAX_SNAPSHOT_BYTES
+from mailboxes.media_types import HEAD_BYTES
 from mailboxes.schema import PAGE_SIZE, masked_page1, outbound_template
 
 OUTBOUND = "outbound"
@@ -35,6 +37,7 @@ _COUNTER = slice(24, 28)
 _JOURNAL = f"{OUTBOUND_DB}-journal"
 _OPEN_FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 _OPEN_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_COPY_BYTES = 256 * 1024
 _TREE_WORKER = Path(__file__).with_name("reader") / "tree_worker.py"
 
 _ITS_FAULT = {
@@ -62,8 +65,25 @@ class BadFile(Exception):
     """This outbound/ can never be read; the text is the reason. The caller sets it aside and makes a fresh one."""
 
 
+class FileRefused(Exception):
+    """A file that a session wants to send is not taken; the text says why, as the end of a sentence."""
+
+
+class FileTooLarge(FileRefused):
+    """A file that a session wants to send is larger than the caller takes."""
+
+
 class TreeNotDone(Exception):
     """A tree could not be measured or removed (in time); the text names it and the reason."""
+
+
+@dataclass(frozen=True, slots=True)
+class Copied:
+    """What was copied: its size, its SHA-256 in hexadecimal digits, its first HEAD_BYTES bytes."""
+
+    size: int
+    sha256: str
+    head: bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,6 +210,65 @@ def _refuse_active_journal(folder: int) -> None:
             raise JournalActive(f"{_JOURNAL} is active")
     finally:
         os.close(journal)
+
+
+def copy_sent_file(session_folder: Path, row_id: str, name: str, target: Path, limit: int) -> Copied:
+    """Copies outbound/files/<row id>/<name> to `target`, a new file in a folder that only the host writes.
+
+    `row_id` and `name` are single components of a path, which the caller has checked; at most `limit` bytes are taken.
+    Blocks for as long as the disk takes. Raises FileRefused for what a sandbox can bring about (then `target` may be
+    there in part), OSError for the host's own.
+    """
+    with contextlib.ExitStack() as handles:
+
+        def enter(path: Path | str, flags: int, folder: int | None = None) -> int:
+            try:
+                handle = os.open(path, flags, dir_fd=folder)
+            except OSError as error:
+                if error.errno in _ITS_FAULT:
+                    raise FileRefused(f"it {_ITS_FAULT[error.errno]}") from None
+                raise
+            handles.callback(os.close, handle)
+            return handle
+
+        folder = enter(session_folder / OUTBOUND, _OPEN_FOLDER)
+        for inner in (FILES, row_id):
+            folder = enter(inner, _OPEN_FOLDER, folder)
+        source = enter(name, _OPEN_FILE, folder)
+        before = os.fstat(source)
+        _refuse_file(before, limit)
+        into = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+        handles.callback(os.close, into)
+        copied = _copy(source, into, before.st_size)
+        after = os.fstat(source)
+        if (copied.size, after.st_size, after.st_mtime_ns) != (before.st_size, before.st_size, before.st_mtime_ns):
+            raise FileRefused("it was written while it was taken")
+        os.fsync(into)
+        return copied
+
+
+def _refuse_file(status: os.stat_result, limit: int) -> None:
+    if not stat.S_ISREG(status.st_mode):
+        raise FileRefused("it is no regular file")
+    if status.st_nlink != 1:
+        raise FileRefused("it has another name elsewhere (a hard link)")
+    if status.st_size > limit:
+        raise FileTooLarge(f"it is larger than {limit} bytes")
+
+
+def _copy(source: int, into: int, most: int) -> Copied:
+    """To the end of the source, or one byte beyond `most`: a file that grows is not followed."""
+    digest, size, head = hashlib.sha256(), 0, b""
+    while chunk := os.read(source, min(_COPY_BYTES, most + 1 - size)):
+        head += chunk[: HEAD_BYTES - len(head)]
+        digest.update(chunk)
+        size += len(chunk)
+        if size > most:
+            break
+        rest = memoryview(chunk)
+        while rest:
+            rest = rest[os.write(into, rest) :]
+    return Copied(size, digest.hexdigest(), head)
 
 
 def provision_outbound(session_folder: Path, uid: int | None, gid: int | None) -> Path:

@@ -170,6 +170,8 @@ class Outgoing:
     session: str | None = None
     in_reply_to: str | None = None
     buttons: tuple[Button, ...] = ()
+    asks: bool = False
+    """A question stands open with it."""
 
 
 Accept = Callable[[Sequence[InboundEvent], str | None], Awaitable[None]]

@@ -47,6 +47,19 @@ def forbid(connection: Connection, agent_group_id: str, name: str) -> None:
     connection.execute(delete(agent_destinations).where(columns.agent_group_id == agent_group_id, columns.name == name))
 
 
+def is_granted(connection: Connection, agent_group_id: str, target_group_id: str) -> bool:
+    """Whether an agent may write to another."""
+    columns = agent_destinations.c
+    found = connection.execute(
+        select(columns.name).where(
+            columns.agent_group_id == agent_group_id,
+            columns.target_type == "agent_group",
+            columns.target_id == target_group_id,
+        )
+    )
+    return found.first() is not None
+
+
 def of_agent(connection: Connection, agent_group_id: str) -> list[Destination]:
     """An agent's destinations, by name."""
     columns = agent_destinations.c

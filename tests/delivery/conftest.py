@@ -7,11 +7,12 @@ from pathlib import Path
 import pytest
 import structlog
 
-from host.channels.base import Channel
+from host.channels.base import Channel, SentFile
 from host.delivery import Delivery
 from host.home import Home
-from host.items import Change, Item, SessionRef
+from host.items import Change, Item, SessionRef, Target
 from host.mailbox_pool import MailboxPool
+from host.outbound_files import sent_files
 from mailboxes.rows import DeliveryState, MessageOut
 from tests.fakes.clock import FakeClock
 from tests.fakes.recording_channel import RecordingChannel
@@ -52,9 +53,13 @@ class Books:
         self.told.append((item.id, error))
         return await self.pool.call(item.session, lambda mailbox: mailbox.tell_of_failure(item, error))
 
-    async def sent_as(self, item: Item, seq: int) -> list[str]:
+    async def target(self, item: Item, seq: int) -> Target | None:
         assert item.session is not None
-        return await self.pool.call(item.session, lambda mailbox: mailbox.sent_as(seq))
+        return await self.pool.call(item.session, lambda mailbox: mailbox.target(seq))
+
+    async def files_of(self, item: Item) -> tuple[SentFile, ...]:
+        assert item.session is not None
+        return await self.pool.call(item.session, lambda mailbox: sent_files(mailbox.session_folder, item.id))
 
     def states(self, item_id: str) -> list[DeliveryState]:
         return [change.state for known, change in self.recorded if known == item_id]

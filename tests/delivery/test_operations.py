@@ -37,8 +37,8 @@ async def test_a_change_waits_for_its_target_and_hits_the_platforms_id(post: Pos
     ("content", "reason"),
     [
         ('{"operation": "dance"}', "there is no operation 'dance'"),
-        ('{"operation": "edit", "messageId": 99, "text": "x"}', "no sent message has the id 99"),
-        ('{"operation": "edit", "messageId": "one", "text": "x"}', "no sent message has the id 'one'"),
+        ('{"operation": "edit", "messageId": 99, "text": "x"}', "no message has the id 99"),
+        ('{"operation": "edit", "messageId": "one", "text": "x"}', "no message has the id 'one'"),
     ],
     ids=["unknown operation", "unknown target", "no id"],
 )

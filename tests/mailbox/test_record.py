@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from host.items import Change, text_of
+from host.items import Change, Target, text_of
 from host.mailbox import Mailbox
 from mailboxes.clock import later, to_text
 from mailboxes.rows import DeliveryState, Kind
@@ -37,8 +37,8 @@ def test_the_last_error_stays_on_record_when_it_is_sent_at_last(mailbox: Mailbox
     mailbox.record("o-1", Change(DeliveryState.QUEUED, 1, 0, (), last_error="The line broke."))
     mailbox.record("o-1", Change(DeliveryState.SENT, 1, 1, ("p-1",)))
     assert row_of(folder, "o-1", "deliveries")["last_error"] == "The line broke."
-    assert mailbox.sent_as(1) == ["p-1"]
-    assert mailbox.sent_as(3) == []
+    assert mailbox.target(1) == Target("o-1", CHAT, ("p-1",), None)
+    assert mailbox.target(3) is None
     assert mailbox.open_items() == []
 
 

@@ -21,9 +21,9 @@ from host import sessions as session_folders
 from host.channels.base import Attachment, Channel, FetchingChannel, NotFetched, TooLarge
 from host.file_names import safe_name
 from host.home import Home
-from host.intake import Routed
 from host.tasks import to_the_end
 from host.text import printable, shorten
+from host.writers import Routed
 from mailboxes.clock import Clock
 from mailboxes.crash import crash_at
 from mailboxes.ids import is_row_id

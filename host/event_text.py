@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from host.channels.base import Attachment, InboundEvent, Sender
+from host.db.messaging_group_agents import BusyMode
 from mailboxes.rows import Address, Kind
 
 
@@ -42,14 +43,17 @@ def clean(event: InboundEvent) -> InboundEvent:
     )
 
 
-def content_of(event: InboundEvent) -> str:
+def content_of(event: InboundEvent, busy: BusyMode = BusyMode.STEER) -> str:
     """The content of the row: exactly sender, senderId, text, attachments, isFromMe for chat (ledger R027); what the
-    adapter gave, untouched, for any other kind. `attachments` is empty until host.attachments has fetched them."""
+    adapter gave, untouched, for any other kind. `attachments` is empty until host.attachments has fetched them. A chat
+    where messages do not simply go into the running turn has its way of it (`busy`) in each of them."""
+    stamp = {} if busy is BusyMode.STEER or event.kind not in {Kind.CHAT, Kind.CHAT_SDK} else {"busy": busy.value}
     if event.content is not None:
-        return dump(event.content)
+        return dump({**event.content, **stamp})
     sender = event.sender
     return dump(
         {
+            **stamp,
             "sender": sender.display_name or sender.handle,
             "senderId": sender.user_id(event.address.channel_type),
             "text": event.text,

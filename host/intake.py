@@ -6,62 +6,81 @@ moment share that transaction. A mailbox that cannot be written holds up its own
 """
 
 import asyncio
-import sqlite3
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from itertools import islice
+from typing import Protocol
 
 import structlog
 from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError, IntegrityError, OperationalError
 
-from host import backoff, event_text
-from host.channels.base import Attachment, InboundEvent, NotTaken
-from host.db import agent_groups, channel_offsets, host_outbox, ingest, ingest_spool, sessions, users
-from host.db.agent_groups import AgentGroup
+from host import event_text
+from host.channels.base import InboundEvent, NotTaken
+from host.db import agent_groups, channel_offsets, host_outbox, ingest, ingest_spool, pending_questions, sessions, users
 from host.db.engine import CentralDatabase
 from host.db.ingest import Ingested
 from host.db.ingest_spool import Spooled
+from host.db.messaging_group_agents import BusyMode
 from host.db.sessions import Session, SessionKey
-from host.db.snapshot import Routing
-from host.items import InboundHeld
-from host.router import Decision, Deliver, Drop, Refuse, Resolver, by_wiring, decide
+from host.db.snapshot import Routing, RoutingSnapshot
+from host.questions import Answer, Reply
+from host.router import Command, Decision, Deliver, Drop, Refuse, Resolver, by_wiring, decide
+from host.writers import Put, Routed, Writers
 from mailboxes.clock import Clock, to_text
+from mailboxes.commands import is_stop
 from mailboxes.crash import crash_at
 from mailboxes.ids import derived_id
-from mailboxes.rows import MessageIn
+from mailboxes.rows import Kind, MessageIn
 
 _MAX_BATCH = 500
 """Accepts that share one transaction at most."""
-
-_MAX_PUT = 100
-"""Messages of one session that share one write of its mailbox at most."""
-
-ALBUM_SECONDS = 1.5
-_LONGEST_ALBUM_SECONDS = 10.0
-"""How long after one picture of an album the next one is waited for, and after the first one at most: what a person
-sends as one is one turn. It counts from their arrival, however long they take to be fetched."""
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Routed:
-    """A message on its way into a mailbox. `message.seq` is 0: the inbox gives the number. `attachments` are still to
-    be fetched; `arrived` is on the monotonic clock, 0 for what an earlier host took in."""
+class Commanded:
+    """A command on its way to be carried out. It stays in the spool until it is, under `message_id`."""
 
-    session: Session
-    agent_group: AgentGroup
-    message: MessageIn
-    attachments: tuple[Attachment, ...] = ()
-    album: str | None = None
-    arrived: float = 0.0
+    message_id: str
+    event: InboundEvent
+    command: Command
 
 
-Put = Callable[[Sequence[Routed]], Awaitable[None]]
-"""Writes messages of one session into its mailbox, all or none, then rings and wakes; a message id that is there is a
-no-op. Tried again after an exception."""
+class Desk(Protocol):
+    """What the intake asks about open questions (host.question_desk)."""
+
+    async def until_shown(self, events: Sequence[InboundEvent]) -> None:
+        """Waits for the record of a card that was clicked as soon as it was there."""
+        ...
+
+    def answer_to(
+        self, connection: Connection, event: InboundEvent, snapshot: RoutingSnapshot, settled: Sequence[str]
+    ) -> Answer | Reply | None:
+        """What an event means for the open questions; in the database thread."""
+        ...
+
+    def answered(self, answer: Answer) -> None:
+        """An answer is committed."""
+        ...
+
+
+class _NoDesk:
+    async def until_shown(self, events: Sequence[InboundEvent]) -> None:
+        pass
+
+    def answer_to(
+        self,
+        connection: Connection,  # noqa: ARG002
+        event: InboundEvent,  # noqa: ARG002
+        snapshot: RoutingSnapshot,  # noqa: ARG002
+        settled: Sequence[str],  # noqa: ARG002
+    ) -> None:
+        return None
+
+    def answered(self, answer: Answer) -> None:
+        pass
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +104,18 @@ class _Plan:
     refusals: list[tuple[str, InboundEvent, str]] = field(default_factory=list)
     routed: list[Routed] = field(default_factory=list)
     nowhere: list[tuple[InboundEvent, str]] = field(default_factory=list)
+    arrived: list[tuple[InboundEvent, Routed]] = field(default_factory=list)
+    answers: list[tuple[InboundEvent, Answer]] = field(default_factory=list)
+    commands: list[Commanded] = field(default_factory=list)
+
+    def add(self, other: "_Plan") -> None:
+        """Takes over what is to be done after the commit."""
+        self.people.update(other.people)
+        self.refusals += other.refusals
+        self.nowhere += other.nowhere
+        self.routed += other.routed
+        self.answers += other.answers
+        self.commands += other.commands
 
 
 def message_id_of(event: InboundEvent) -> str:
@@ -98,7 +129,10 @@ class Intake:
 
     `put` gets each message once, in order per session, different sessions at the same time; in `recover` maybe once
     more. `outbox_filled` is called when something for host_outbox was committed, `nowhere` with the committed events
-    that go to no session and the reasons ("" where host_outbox has one for the sender).
+    that go to no session and the reasons ("" where host_outbox has one for the sender), `commanded` with the commands
+    to carry out, in recovery maybe once more, `carried_on` with the id of a message that became an answer and the
+    answer's. `at_work`: whether a session (by id) works on a turn. `arrived`: committed messages, and whether theirs
+    did.
     """
 
     def __init__(
@@ -112,20 +146,27 @@ class Intake:
         outbox_filled: Callable[[], None] = lambda: None,
         nowhere: Callable[[Sequence[tuple[InboundEvent, str]]], None] = lambda _events: None,
         node: str | None = None,
+        desk: Desk | None = None,
+        commanded: Callable[[Sequence[Commanded]], None] = lambda _commands: None,
+        carried_on: Callable[[str, str], None] = lambda _message, _by: None,
+        at_work: Callable[[str], bool] = lambda _session: False,
+        arrived: Callable[[InboundEvent, Routed], None] = lambda _event, _routed: None,
     ) -> None:
+        self._desk = desk or _NoDesk()
+        self._commanded = commanded
+        self._carried_on = carried_on
+        self._at_work = at_work
+        self._arrived = arrived
         self._database = database
         self._routing = routing
         self._clock = clock
-        self._put = put
         self._resolvers = resolvers
         self._outbox_filled = outbox_filled
         self._nowhere = nowhere
         self._node = node
         self._waiting: deque[_Accept] = deque()
         self._committer: asyncio.Task[None] | None = None
-        self._queues: dict[str, deque[Routed]] = {}
-        self._writers: dict[str, asyncio.Task[None]] = {}
-        self._backing_off: set[str] = set()
+        self._writers = Writers(database, clock, put)
         self._closing = False
 
     async def accept(
@@ -139,6 +180,7 @@ class Intake:
             raise RuntimeError("the intake is closed")
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         cleaned = [event_text.clean(event) for event in events]
+        await self._desk.until_shown(cleaned)
         self._waiting.append(_Accept(channel_type, account_id, cleaned, offset, future))
         if self._committer is None:
             self._committer = asyncio.create_task(self._commit_waiting())
@@ -154,14 +196,11 @@ class Intake:
         self._closing = True
         if self._committer is not None:
             await self._committer
-        for session_id in self._backing_off:
-            self._writers[session_id].cancel()
-        await asyncio.gather(*self._writers.values(), return_exceptions=True)
+        await self._writers.close()
 
     async def idle(self) -> None:
         """Returns when every accepted message is in its mailbox."""
-        while self._writers:
-            await asyncio.wait(self._writers.values())
+        await self._writers.idle()
 
     # The transaction
 
@@ -202,9 +241,16 @@ class Intake:
         snapshot.display_names.update(plan.people)
         for routed in plan.routed:
             snapshot.session_ids[routed.session.key] = routed.session.id
-            self._enqueue(routed)
+            self._writers.add(routed)
+        for event, answer in plan.answers:
+            self._carried_on(message_id_of(event), answer.message_id)
+            self._desk.answered(answer)
+        for event, routed in plan.arrived:
+            self._arrived(event, routed)
         if plan.refusals:
             self._outbox_filled()
+        if plan.commands:
+            self._commanded(plan.commands)
         if plan.nowhere:
             self._nowhere(plan.nowhere)
 
@@ -229,13 +275,25 @@ class Intake:
     def _record(connection: Connection, plan: _Plan, now: str) -> None:
         users.create_users(connection, list(plan.people.items()), now)
         sessions.touch(connection, {routed.session.id for routed in plan.routed}, now)
+        pending_questions.remove(connection, [answer.pending.question_id for _, answer in plan.answers])
         for message_id, event, text in plan.refusals:
             content = event_text.dump({"text": text})
             host_outbox.add(connection, derived_id(message_id, "refusal"), event.address, content, now)
 
     def _plan(self, connection: Connection, events: Iterable[InboundEvent], now: str) -> _Plan:
-        plan = _Plan()
-        decided = [(event, decide(event, self._routing.snapshot, self._resolvers)) for event in events]
+        plan, others = _Plan(), []
+        for event in events:
+            settled = [answer.pending.question_id for _, answer in plan.answers]
+            answer = self._desk.answer_to(connection, event, self._routing.snapshot, settled)
+            if answer is None:
+                others.append(event)
+            elif isinstance(answer, Reply):
+                plan.refusals.append((answer.once, event, answer.text))
+                plan.nowhere.append((event, ""))
+                plan.keys.append(_ingested(event, None, None, now))
+            else:
+                self._answer(plan, event, answer, now)
+        decided = [(event, self._decide(event)) for event in others]
         found = self._sessions(connection, [d.key for _, d in decided if isinstance(d, Deliver)], now)
         for event, decision in decided:
             message_id, session_id = message_id_of(event), None
@@ -245,20 +303,32 @@ class Intake:
                 self._deliver(plan, event, message_id, decision, session, now)
                 trigger = int(decision.trigger)
                 plan.spool.append(Spooled(message_id, event_text.to_json(event), session_id, trigger, now))
+            elif isinstance(decision, Command):
+                plan.spool.append(Spooled(message_id, event_text.to_json(event), None, 0, now))
+                plan.commands.append(Commanded(message_id, event, decision))
             else:
                 self._not_delivered(plan, event, decision, message_id)
-            address = event.address
-            plan.keys.append(
-                Ingested(
-                    address.channel_type,
-                    address.account_id,
-                    event.event_key,
-                    session_id,
-                    message_id if session_id else None,
-                    now,
-                )
-            )
+            known = session_id is not None or isinstance(decision, Command)
+            plan.keys.append(_ingested(event, session_id, message_id if known else None, now))
         return plan
+
+    def _decide(self, event: InboundEvent) -> Decision:
+        snapshot = self._routing.snapshot
+        decision = decide(event, snapshot, self._resolvers)
+        if not isinstance(decision, Deliver) or event.kind not in {Kind.CHAT, Kind.CHAT_SDK} or not is_stop(event.text):
+            return decision
+        if not self._at_work(snapshot.session_ids.get(decision.key, "")):
+            return decision
+        return Command("/stop", "", decision.agent_group, decision.key, decision.principal)
+
+    def _answer(self, plan: _Plan, event: InboundEvent, answer: Answer, now: str) -> None:
+        session, row = answer.session, answer.event
+        principal = row.sender.user_id(row.address.channel_type)
+        message = _message(row, answer.message_id, True, principal, now)
+        plan.answers.append((event, answer))
+        plan.routed.append(Routed(session, answer.agent_group, message))
+        plan.spool.append(Spooled(answer.message_id, event_text.to_json(row), session.id, 1, now))
+        plan.keys.append(_ingested(event, session.id, answer.message_id, now))
 
     def _deliver(
         self, plan: _Plan, event: InboundEvent, message_id: str, decision: Deliver, session: Session, now: str
@@ -267,9 +337,17 @@ class Intake:
         if decision.principal not in names or (name is not None and names[decision.principal] != name):
             # A later event of this batch that carries no name does not take the name away again.
             plan.people[decision.principal] = name or plan.people.get(decision.principal)
-        message = _message(event, message_id, decision.trigger, decision.principal, now)
+        message = self._row(event, message_id, decision.trigger, session, decision.principal, now)
         arrived = self._clock.monotonic()
-        plan.routed.append(Routed(session, decision.agent_group, message, event.attachments, event.album, arrived))
+        routed = Routed(session, decision.agent_group, message, event.attachments, event.album, arrived)
+        plan.routed.append(routed)
+        plan.arrived.append((event, routed))
+
+    def _row(
+        self, event: InboundEvent, message_id: str, trigger: bool, session: Session, principal: str, now: str
+    ) -> MessageIn:
+        busy = self._routing.snapshot.busy_mode(session.agent_group_id, event.address)
+        return _message(event, message_id, trigger, principal, now, busy)
 
     @staticmethod
     def _not_delivered(plan: _Plan, event: InboundEvent, decision: Decision, message_id: str) -> None:
@@ -320,75 +398,17 @@ class Intake:
                 connection.execute(ingest_spool.FORGET, {"done": row.message_id})
                 continue
             principal = event.sender.user_id(event.address.channel_type)
-            message = _message(event, row.message_id, bool(row.trigger), principal, row.received_at)
+            message = self._row(event, row.message_id, bool(row.trigger), session, principal, row.received_at)
             plan.routed.append(Routed(session, group, message, event.attachments, event.album))
         self._record(connection, plan, now)
         return plan
 
     def _route_late(self, connection: Connection, plan: _Plan, row: Spooled, event: InboundEvent) -> None:
         late = self._plan(connection, [event], row.received_at)
-        plan.people.update(late.people)
-        plan.refusals += late.refusals
-        plan.nowhere += late.nowhere
-        plan.routed += late.routed
+        plan.add(late)
         connection.execute(ingest_spool.FORGET, {"done": row.message_id})
         ingest_spool.add(connection, late.spool)
         ingest.settle(connection, late.keys)
-
-    # The mailboxes
-
-    def _enqueue(self, routed: Routed) -> None:
-        session_id = routed.session.id
-        self._queues.setdefault(session_id, deque()).append(routed)
-        if session_id not in self._writers and not self._closing:
-            self._writers[session_id] = asyncio.create_task(self._write(session_id))
-
-    async def _write(self, session_id: str) -> None:
-        queue = self._queues[session_id]
-        try:
-            while queue and not self._closing:
-                await self._until_albums_are_whole(queue)
-                together = list(islice(queue, _MAX_PUT))
-                await self._put_until_done(session_id, together)
-                crash_at("after_put")
-                for done in together:
-                    queue.popleft()
-                    self._database.ride(ingest_spool.FORGET, {"done": done.message.id})
-        finally:
-            del self._writers[session_id]
-            if not queue:
-                del self._queues[session_id]
-
-    async def _until_albums_are_whole(self, queue: Iterable[Routed]) -> None:
-        while not self._closing:
-            arrived = [routed.arrived for routed in islice(queue, _MAX_PUT) if routed.album is not None]
-            if not arrived:
-                return
-            until = min(max(arrived) + ALBUM_SECONDS, min(arrived) + _LONGEST_ALBUM_SECONDS)
-            if (rest := until - self._clock.monotonic()) <= 0:
-                return
-            await self._clock.sleep(rest)
-
-    async def _put_until_done(self, session_id: str, routed: Sequence[Routed]) -> None:
-        tries = 0
-        while True:
-            try:
-                await self._put(routed)
-                return
-            except (OSError, sqlite3.Error, InboundHeld) as error:
-                log.warning(
-                    "a mailbox cannot be written yet", session=session_id, messages=len(routed), reason=str(error)
-                )
-            except Exception:
-                log.exception("a mailbox cannot be written yet", session=session_id, messages=len(routed))
-            self._backing_off.add(session_id)
-            try:
-                if self._closing:
-                    raise asyncio.CancelledError
-                await self._clock.sleep(backoff.pause(tries + 1))
-            finally:
-                self._backing_off.discard(session_id)
-            tries += 1
 
 
 def _unknown_events(connection: Connection, batch: Sequence[_Accept]) -> list[InboundEvent]:
@@ -406,12 +426,24 @@ def _unknown_events(connection: Connection, batch: Sequence[_Accept]) -> list[In
     return list(order.values())
 
 
-def _message(event: InboundEvent, message_id: str, trigger: bool, principal: str, received_at: str) -> MessageIn:
+def _ingested(event: InboundEvent, session_id: str | None, message_id: str | None, now: str) -> Ingested:
+    address = event.address
+    return Ingested(address.channel_type, address.account_id, event.event_key, session_id, message_id, now)
+
+
+def _message(
+    event: InboundEvent,
+    message_id: str,
+    trigger: bool,
+    principal: str,
+    received_at: str,
+    busy: BusyMode = BusyMode.STEER,
+) -> MessageIn:
     return MessageIn(
         id=message_id,
         kind=event.kind,
         timestamp=received_at,
-        content=event_text.content_of(event),
+        content=event_text.content_of(event, busy),
         address=event.address,
         trigger=trigger,
         principal=principal,

@@ -17,7 +17,7 @@ from host.db.messaging_group_agents import ResponseScope, SessionMode
 from host.db.messaging_groups import MessagingGroup, UnknownSenderPolicy
 from host.db.sessions import SessionKey
 from host.db.snapshot import CompiledWiring, RoutingSnapshot, TriggerRules
-from mailboxes.commands import CommandClass, classify, command_of
+from mailboxes.commands import COMMANDS, command_of
 from mailboxes.rows import Kind
 
 ENTRY_POINTS = "innkeeper.routers"
@@ -62,7 +62,19 @@ class Refuse:
     text: str
 
 
-Decision: TypeAlias = Deliver | Drop | Refuse
+@dataclass(frozen=True, slots=True)
+class Command:
+    """A command that the host carries out itself (mailboxes.commands); `rest` is what stands behind its word. `key`
+    finds the session that it is about, which need not be there."""
+
+    word: str
+    rest: str
+    agent_group: AgentGroup
+    key: SessionKey
+    principal: str
+
+
+Decision: TypeAlias = Deliver | Drop | Refuse | Command
 Resolver: TypeAlias = Callable[[InboundEvent, MessagingGroup, RoutingSnapshot], Target | Drop | None]
 """Names the target of a message, drops it, or leaves it to the next resolver (None)."""
 
@@ -140,6 +152,8 @@ def decide(event: InboundEvent, snapshot: RoutingSnapshot, resolvers: Sequence[R
     chat = snapshot.chats.get((address.channel_type, address.account_id, address.platform_id))
     if chat is None:
         return Drop("this chat is not known")
+    if event.click is not None:
+        return _of_click(event, chat, snapshot)
     target = _resolve(event, chat, snapshot, resolvers)
     if isinstance(target, Drop):
         return target
@@ -150,14 +164,31 @@ def decide(event: InboundEvent, snapshot: RoutingSnapshot, resolvers: Sequence[R
     if not snapshot.is_member(sender, agent.id) and chat.unknown_sender_policy != UnknownSenderPolicy.PUBLIC:
         waits = chat.unknown_sender_policy == UnknownSenderPolicy.REQUEST_APPROVAL
         return Drop("the sender is not known and needs an approval" if waits else "the sender is not known")
-    if _is_administrative(event) and not snapshot.may_administer(sender, agent.id):
-        return Refuse(f"{command_of(event.text)} needs an owner or an admin of {agent.name}. Ask one of them.")
+    word = command_of(event.text) if event.kind in {Kind.CHAT, Kind.CHAT_SDK} else None
+    command = COMMANDS.get(word or "")
+    if command is not None and command.admin and not snapshot.may_administer(sender, agent.id):
+        return Refuse(f"{word} needs an owner or an admin of {agent.name}. Ask one of them.")
     key = SessionKey(agent.id, chat.id, target.thread_id, target.session_key)
+    if word is not None and command is not None and command.by_host:
+        return Command(word, event.text.partition(" ")[2].strip(), agent, key, sender)
     return Deliver(agent, key, sender, target.trigger)
 
 
-def _is_administrative(event: InboundEvent) -> bool:
-    return event.kind in {Kind.CHAT, Kind.CHAT_SDK} and classify(event.text) is CommandClass.ADMIN
+STOP_BUTTON = "s:"
+"""What the data of a Stop button begins with; the id of the session follows."""
+
+
+def _of_click(event: InboundEvent, chat: MessagingGroup, snapshot: RoutingSnapshot) -> Decision:
+    """A button that is no question's (host.questions): Stop."""
+    session_id = (event.click or "").removeprefix(STOP_BUTTON)
+    key = next((key for key, known in snapshot.session_ids.items() if known == session_id), None)
+    agent = snapshot.agent_groups.get(key.agent_group_id) if key is not None else None
+    if key is None or agent is None or key.messaging_group_id != chat.id:
+        return Refuse("That button does nothing any more.")
+    sender = event.sender.user_id(event.address.channel_type)
+    if not snapshot.is_member(sender, agent.id) and chat.unknown_sender_policy != UnknownSenderPolicy.PUBLIC:
+        return Refuse(f"You may not stop {agent.name} here.")
+    return Command("/stop", "", agent, key, sender)
 
 
 def _resolve(

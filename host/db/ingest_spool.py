@@ -43,6 +43,12 @@ def add(connection: Connection, rows: Sequence[Spooled]) -> None:
         connection.execute(_INSERT, [{name: getattr(row, name) for name in Spooled.__slots__} for row in rows])
 
 
+def holds(connection: Connection, message_id: str) -> bool:
+    """Whether a message is on its way."""
+    found = select(ingest_spool.c.message_id).where(ingest_spool.c.message_id == message_id)
+    return connection.execute(found).first() is not None
+
+
 def every(connection: Connection) -> list[Spooled]:
     """All that is spooled, in order."""
     columns = [ingest_spool.c[name] for name in Spooled.__slots__]

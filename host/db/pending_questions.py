@@ -1,5 +1,5 @@
-"""Questions that were shown in a chat and wait for an answer (ledger R014): one row from the delivery of its card to its
-answer, or its end.
+"""Questions that were shown in a chat and wait for an answer (ledger R014): one row from the delivery of its card to
+its answer, or its end.
 
 A click finds its question by `token`, a typed answer by the chat; neither opens a mailbox. The question itself stays
 here for as long as it is open, since its words are needed to tell which answer was meant.

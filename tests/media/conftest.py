@@ -12,8 +12,8 @@ from host.channels.base import Attachment
 from host.db.agent_groups import AgentGroup
 from host.db.sessions import Session
 from host.home import Home
-from host.intake import Routed
 from host.sessions import provision
+from host.writers import Routed
 from mailboxes.rows import Address, Kind, MessageIn
 from tests.fakes.clock import FakeClock
 from tests.fakes.file_channel import FileChannel

@@ -115,7 +115,7 @@ async def test_the_mailbox_is_written_before_anybody_is_woken_and_a_failed_wake_
             if host.inboxes.tries == 1:
                 raise OSError("no engine")
 
-        host.intake._put = put_then_fail_to_wake
+        host.intake._writers._put = put_then_fail_to_wake
         await host.accept(event("e1", "1"), event("e2", "2"), event("e3", "3"))
         while not clock._sleepers:
             await asyncio.sleep(0)

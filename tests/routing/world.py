@@ -14,10 +14,11 @@ from host.db import agent_groups, messaging_group_agents, messaging_groups, sche
 from host.db.engine import CentralDatabase, make_engine
 from host.db.snapshot import Routing
 from host.home import Home
-from host.intake import Intake, Routed
+from host.intake import Intake
 from host.items import SessionRef
 from host.mailbox import Mailbox
 from host.sessions import provision
+from host.writers import Routed
 from mailboxes.rows import Address
 from tests.fakes.clock import FakeClock
 

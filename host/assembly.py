@@ -5,14 +5,16 @@ import contextlib
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Generic, TypeVar
 
+from host import event_text
 from host import sessions as session_folders
+from host.attachments import Attachments, Tell
 from host.broker.gateway import DEFAULT_BASE_URL, Gateway
 from host.broker.keys import KeyStore
 from host.broker.server import Broker
 from host.channels.base import Channel, InboundEvent
 from host.channels.terminal import TerminalChannel
 from host.control import ControlServer
-from host.db import migrate
+from host.db import host_outbox, migrate
 from host.db import settings as stored_settings
 from host.db.engine import CentralDatabase, url_for
 from host.db.snapshot import Routing
@@ -42,7 +44,8 @@ from host.serving import Host, Stopping
 from host.settings import CurrentSettings, Settings
 from host.sweep import Sweep
 from mailboxes.clock import Clock, to_text
-from mailboxes.ids import new_id
+from mailboxes.ids import derived_id, new_id
+from mailboxes.rows import Address, MessageIn
 
 
 async def assemble(home: Home, environment: Mapping[str, str], clock: Clock, stack: contextlib.AsyncExitStack) -> Host:
@@ -90,10 +93,12 @@ async def assemble(home: Home, environment: Mapping[str, str], clock: Clock, sta
     postmaster.notify = fleet.notify
     evict.target = fleet.evict
     index = MailboxIndex(home, glance(clock.now))
+    attachments = Attachments(home, channels, clock, _teller(database, delivery, clock))
     images = Images(runtimes[RuntimeName.DOCKER], ground, current, clock)
     return Host(
         home, clock, stopping, database, routing, channels, terminal, ControlServer(home.control_socket), delivery,
-        postmaster, await _intake(home, database, routing, clock, postmaster, delivery, watch), fleet,
+        postmaster, await _intake(home, database, routing, clock, postmaster, delivery, watch, pool, attachments),
+        attachments, fleet,
         Sweep(due, fleet, clock, lambda: end_orphans(runtimes, fleet)), images, runtimes, watch,
         Facts(
             home, environment, database, routing, fleet, delivery, postmaster, pool, images, current, keys, clock,
@@ -151,14 +156,23 @@ async def _intake(
     postmaster: Postmaster,
     delivery: Delivery,
     watch: MessageWatch,
+    pool: MailboxPool,
+    attachments: Attachments,
 ) -> Intake:
     async def put(routed: Sequence[Routed]) -> None:
         session, group = routed[0].session, routed[0].agent_group
+        key = SessionRef(session.agent_group_id, session.id)
 
         def provision() -> None:
             session_folders.provision(home, session, group)
 
-        await postmaster.put(SessionRef(session.agent_group_id, session.id), [one.message for one in routed], provision)
+        async def write(messages: Sequence[MessageIn]) -> None:
+            await postmaster.put(key, messages, provision)
+
+        async def provision_alone() -> None:
+            await pool.call(key, lambda _mailbox: provision())
+
+        await attachments.put(routed, write, provision_alone)
 
     async def fill() -> None:
         delivery.add(await database.run(open_outbox))
@@ -176,6 +190,15 @@ async def _intake(
 
     resolvers = await asyncio.to_thread(load_resolvers)
     return Intake(database, routing, clock, put, resolvers=resolvers, outbox_filled=filled, nowhere=nowhere)
+
+
+def _teller(database: CentralDatabase, delivery: Delivery, clock: Clock) -> Tell:
+    async def tell(cause: str, address: Address, text: str) -> None:
+        content, notice_id, now = event_text.dump({"text": text}), derived_id(cause, "notice"), to_text(clock.now())
+        await database.run(lambda c: host_outbox.add(c, notice_id, address, content, now))
+        delivery.add(await database.run(open_outbox))
+
+    return tell
 
 
 def _crash_environment(environment: Mapping[str, str]) -> Mapping[str, str]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import structlog
 
+from host.attachments import Attachments
 from host.channels.base import Channel, InboundEvent
 from host.channels.terminal import TerminalChannel
 from host.control import ControlServer
@@ -61,6 +62,7 @@ class Host:
     delivery: Delivery
     postmaster: Postmaster
     intake: Intake
+    attachments: Attachments
     fleet: Fleet
     sweep: Sweep
     images: Images
@@ -88,6 +90,7 @@ class Host:
             try:
                 yield
             finally:
+                self.attachments.close()
                 await self.intake.close()
                 await self.fleet.close(grace_seconds)
                 await self.delivery.settle(SETTLE_SECONDS)

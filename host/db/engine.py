@@ -11,20 +11,17 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 import structlog
 from sqlalchemy import Connection, Engine, Executable, Table, create_engine, event, text
-from sqlalchemy.dialects import sqlite
+from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.engine import make_url
 from sqlalchemy.engine.interfaces import DBAPIConnection
 from sqlalchemy.pool import ConnectionPoolEntry
 
 from host.home import Home
 from mailboxes.clock import Clock
-
-if TYPE_CHECKING:
-    from sqlalchemy.dialects import postgresql
 
 T = TypeVar("T")
 Row = Mapping[str, object]
@@ -74,13 +71,7 @@ def make_engine(url: str, *, foreign_keys: bool = True) -> Engine:
 
 @lru_cache(maxsize=128)
 def _upsert(dialect: str, table: Table, keys: tuple[str, ...], update: tuple[str, ...]) -> Executable:
-    statement: sqlite.Insert | postgresql.Insert
-    if dialect == "postgresql":
-        from sqlalchemy.dialects import postgresql  # a tenth of a second, for those who use it
-
-        statement = postgresql.insert(table)
-    else:
-        statement = sqlite.insert(table)
+    statement: sqlite.Insert | postgresql.Insert = (postgresql if dialect == "postgresql" else sqlite).insert(table)
     if not update:
         return statement.on_conflict_do_nothing()
     return statement.on_conflict_do_update(

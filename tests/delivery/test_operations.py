@@ -3,9 +3,10 @@
 import pytest
 
 from host.channels.base import Capabilities, NobodyAttached, NotSent, OutcomeUnknown
+from mailboxes.clock import later
 from mailboxes.rows import DeliveryState, MessageOut
-from tests.delivery.conftest import Post
-from tests.mailbox.made import said
+from tests.delivery.conftest import Post, until
+from tests.mailbox.made import OTHER, said
 
 ALL = Capabilities(edit=True, reactions=True)
 
@@ -94,3 +95,43 @@ async def test_where_a_platform_cannot_edit_the_new_text_is_sent(post: Post) -> 
     await post.say(said("o-1", 1, "one"), EDIT)
     await post.until_quiet()
     assert post.channel.texts() == ["one", "better"]
+
+
+@pytest.mark.req("R120", "R140")
+async def test_an_edit_goes_into_each_chunk_of_its_message(post: Post) -> None:
+    post.channel.capabilities = Capabilities(edit=True, max_text=10)
+    await post.say(
+        said("o-1", 1, "one two three four five"),
+        operation("o-2", 3, '{"operation": "edit", "messageId": 1, "text": "six seven eight nine ten eleven twelve"}'),
+        operation("o-3", 5, '{"operation": "edit", "messageId": 1, "text": "short"}'),
+    )
+    await post.until_quiet()
+    edits = dict(post.channel.edits[:3])
+    assert edits == {"p-o-1-0": "six seven ", "p-o-1-1": "eight ", "p-o-1-2": "nine ten "}
+    assert post.channel.texts()[3:] == ["eleven ", "twelve"], "what found no place is sent behind it"
+    assert post.channel.edits[3:] == [("p-o-1-0", "short"), ("p-o-1-1", "\u2026"), ("p-o-1-2", "\u2026")]
+
+
+@pytest.mark.req("R120")
+async def test_an_edit_of_a_message_that_goes_later_comes_after_it_and_holds_up_nothing(post: Post) -> None:
+    post.channel.capabilities = ALL
+    due = later(post.clock.now(), 3600)
+    await post.say(said("o-1", 1, "one", deliver_after=due), EDIT, said("o-3", 5, "three"))
+    await until(lambda: post.channel.texts() == ["three"])
+    assert post.channel.edits == []
+    await post.restart()
+    await post.clock.advance(3601)
+    await until(lambda: "sent" in [str(state) for state in post.books.states("o-2")])
+    assert post.channel.texts() == ["three", "one"]
+    assert post.channel.edits == [("p-o-1-0", "better")]
+
+
+@pytest.mark.req("R120")
+async def test_a_message_in_another_chat_is_not_edited(post: Post) -> None:
+    post.channel.capabilities = ALL
+    await post.say(said("o-1", 1, "one", address=OTHER))
+    await post.until_quiet()
+    await post.say(EDIT)
+    await post.until_quiet()
+    assert post.books.told == [("o-2", "the message with the id 1 is in another chat")]
+    assert post.channel.edits == []

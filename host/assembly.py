@@ -35,6 +35,7 @@ from host.messages import MessageWatch, TypingSigns
 from host.postmaster import DeliveryBooks, Postmaster
 from host.reader import Reader
 from host.recovery import end_orphans, open_outbox
+from host.retention import Retention
 from host.router import load_resolvers
 from host.runtime.base import Runtime, RuntimeName
 from host.runtime.docker import DockerRuntime
@@ -98,7 +99,7 @@ async def assemble(home: Home, environment: Mapping[str, str], clock: Clock, sta
     return Host(
         home, clock, stopping, database, routing, channels, terminal, ControlServer(home.control_socket), delivery,
         postmaster, await _intake(home, database, routing, clock, postmaster, delivery, watch, pool, attachments),
-        attachments, fleet,
+        attachments, Retention(home, pool, clock, postmaster.files_removed), fleet,
         Sweep(due, fleet, clock, lambda: end_orphans(runtimes, fleet)), images, runtimes, watch,
         Facts(
             home, environment, database, routing, fleet, delivery, postmaster, pool, images, current, keys, clock,

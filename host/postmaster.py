@@ -230,6 +230,10 @@ class Postmaster:
         """Whether so much of a session waits to be delivered that it has to wait itself."""
         return self._delivery.held(key) > MAX_HELD
 
+    def files_removed(self, key: SessionRef) -> None:
+        """Old files of a session were removed: what it has is counted again."""
+        self._files.forget(key)
+
     def rest(self, key: SessionRef) -> float:
         """Seconds to wait before this session may be read again: reading costs it its own budget, never another's."""
         budget = self._budgets.get(key)

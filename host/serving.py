@@ -24,6 +24,7 @@ from host.messages import MessageWatch
 from host.methods import register
 from host.postmaster import Postmaster
 from host.recovery import leave, recover
+from host.retention import Retention
 from host.runtime.base import Runtime, RuntimeName
 from host.sweep import Sweep
 from mailboxes.clock import Clock
@@ -63,6 +64,7 @@ class Host:
     postmaster: Postmaster
     intake: Intake
     attachments: Attachments
+    retention: Retention
     fleet: Fleet
     sweep: Sweep
     images: Images
@@ -77,6 +79,7 @@ class Host:
         finish."""
         register(self.control, self.facts)
         self.terminal.register(self.control)
+        self.retention.register(self.control)
         await self.control.start()
         try:
             await self.images.look()
@@ -85,7 +88,12 @@ class Host:
             await self.intake.recover()
             loops = [
                 asyncio.create_task(_for_ever(work, self.clock), name=name)
-                for name, work in (("fleet", self.fleet.run), ("sweep", self.sweep.run), ("images", self.images.run))
+                for name, work in (
+                    ("fleet", self.fleet.run),
+                    ("sweep", self.sweep.run),
+                    ("images", self.images.run),
+                    ("retention", self.retention.run),
+                )
             ]
             try:
                 yield

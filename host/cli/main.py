@@ -35,6 +35,7 @@ COMMANDS = {
     "sessions": Entry("THINGS", "list show"),
     "messages": Entry("THINGS", "list show retry (list --undelivered)"),
     "config": Entry("KEEP", "list get set unset: each value with where it comes from"),
+    "prune": Entry("KEEP", "remove files of messages over 30 days old (--dry-run)"),
     "build": Entry("KEEP", "build the sandbox image"),
     "version": Entry("KEEP", "which version this is"),
     "help": Entry("KEEP", "this page; --json prints the whole tree"),

@@ -6,7 +6,7 @@ kernel's word, is the display name.
 
 Methods on the control socket
     chat.attach {chat, waiting: [event keys]}   a stream of events, each an object with one of the types below
-    chat.send   {chat, text, key}               → {event_key}; the same key again is the same message
+    chat.send   {chat, text, key, files: [absolute paths]}   → {event_key}; the same key again is the same message
     chat.ack    {chat, delivery_id, chunk}      the chunk was shown
 Events
     {type: "text", delivery_id, chunk, last, text, notice}   to be acknowledged; a receiver drops a (delivery_id, chunk)
@@ -24,6 +24,7 @@ from collections.abc import Awaitable, Callable
 
 import structlog
 
+from host.channels import local_files
 from host.channels.base import (
     Accept,
     Capabilities,
@@ -164,6 +165,10 @@ class TerminalChannel:
         """A terminal cannot be asked; it drops what it has shown already, so sending again is harmless."""
         return None
 
+    async def fetch(self, ref: str, write: Callable[[bytes], Awaitable[None]], limit: int) -> None:
+        """A file of this machine, by its path."""
+        await local_files.read(ref, write, limit)
+
     async def typing(self, address: Address, active: bool) -> None:
         """Shows or clears "thinking"."""
         self._tell(address.platform_id, {"type": "typing", "active": active})
@@ -234,13 +239,15 @@ class TerminalChannel:
         text, key = call.text("text"), call.text("key")
         if _KEY.fullmatch(key) is None:
             raise Failure(Code.USAGE, "A message's key is 8 to 64 letters, digits, - or _.")
-        _check_text(text)
+        attachments = await asyncio.to_thread(local_files.attachments_of, call.params.get("files", []))
+        _check_text(text, alone=not attachments)
         event_key = f"{address.platform_id}:message:{key}"
         event = InboundEvent(
             event_key=event_key,
             address=address,
             sender=Sender("cli-user", display_name=call.actor.name),
             text=text,
+            attachments=attachments,
             mentioned=True,
         )
         try:
@@ -261,8 +268,8 @@ class TerminalChannel:
             shown.set_result(None)
 
 
-def _check_text(text: str) -> None:
-    if not text.strip():
+def _check_text(text: str, *, alone: bool) -> None:
+    if alone and not text.strip():
         raise Failure(Code.USAGE, "An empty message says nothing.")
     try:
         text.encode()

@@ -31,6 +31,7 @@ class Shown:
 @dataclass(slots=True)
 class _Line:
     text: str
+    files: tuple[str, ...]
     settled: asyncio.Future[bool]
     event_key: str | None = None
 
@@ -72,13 +73,14 @@ class Conversation:
                 self._busy(False)
             await asyncio.sleep(_RETRY_SECONDS)
 
-    async def send(self, text: str) -> asyncio.Future[bool]:
-        """Sends one message; the future is done at the end of its turn, and True when it has failed.
+    async def send(self, text: str, files: tuple[str, ...] = ()) -> asyncio.Future[bool]:
+        """Sends one message, with files by their absolute paths; the future is done at the end of its turn, and True
+        when it has failed.
 
         Raises Failure when the host refuses the text. While the host is away the line waits for it.
         """
         key = secrets.token_urlsafe(12)
-        line = self._open[key] = _Line(text, asyncio.get_running_loop().create_future())
+        line = self._open[key] = _Line(text, files, asyncio.get_running_loop().create_future())
         if self._client is not None:
             try:
                 await self._send_line(self._client, key, line)
@@ -104,7 +106,7 @@ class Conversation:
         async with self._writing:
             if line.event_key is not None:
                 return
-            answer = await client.call("chat.send", chat=self._chat, text=line.text, key=key)
+            answer = await client.call("chat.send", chat=self._chat, text=line.text, key=key, files=list(line.files))
             if isinstance(answer, dict):
                 line.event_key = str(answer["event_key"])
 

@@ -5,11 +5,12 @@ from prompt_toolkit.formatted_text import FormattedText
 from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
 from prompt_toolkit.patch_stdout import patch_stdout
 
+from host.cli import attaching
 from host.cli.conversation import Conversation, Shown
 from host.failure import Failure
 from host.text import printable
 
-_HELP = "Write, and Enter sends. Alt-Enter is a new line. /quit or Ctrl-D ends."
+_HELP = "Write, and Enter sends. Alt-Enter is a new line. /file PATH sends a file. /quit or Ctrl-D ends."
 
 
 def _keys() -> KeyBindings:
@@ -46,12 +47,12 @@ class Prompt:
             self._thinking = active
             self._session.app.invalidate()
 
-    async def run(self, conversation: Conversation, first: str | None) -> int:
+    async def run(self, conversation: Conversation, first: str | None, files: tuple[str, ...] = ()) -> int:
         """Until /quit or Ctrl-D; Ctrl-C clears the line, and on an empty line ends. Answers with the exit code."""
         print_formatted_text(FormattedText([("ansibrightblack", _HELP)]))
         with patch_stdout(raw=True):
-            if first is not None:
-                await self._send(conversation, first)
+            if first is not None or files:
+                await self._send(conversation, first or "", files)
             while True:
                 try:
                     text = await self._session.prompt_async("you> ")
@@ -66,9 +67,11 @@ class Prompt:
                 if text.strip():
                     await self._send(conversation, text)
 
-    async def _send(self, conversation: Conversation, text: str) -> None:
+    async def _send(self, conversation: Conversation, text: str, files: tuple[str, ...] = ()) -> None:
         try:
-            await conversation.send(text)
+            if not files:
+                text, files = attaching.split(text)
+            await conversation.send(text, files)
         except Failure as failure:
             self.show(Shown(f"{failure.message} {failure.next}".rstrip(), notice=True))
 

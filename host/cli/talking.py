@@ -27,12 +27,13 @@ _LOOK_AGAIN_SECONDS = 0.1
 
 @dataclass(frozen=True, slots=True)
 class Talk:
-    """What the command line asked for; `timeout` in seconds for one message."""
+    """What the command line asked for; `timeout` in seconds for one message; `files` by absolute paths."""
 
     text: str | None
     agent: str | None
     once: bool
     timeout: float
+    files: tuple[str, ...] = ()
 
 
 def talk(invocation: Invocation, wish: Talk) -> int:
@@ -94,11 +95,11 @@ async def _beside(conversation: Conversation, work: Coroutine[object, object, Re
         await asyncio.gather(attached, working, return_exceptions=True)
 
 
-async def _say(conversation: Conversation, text: str, timeout_seconds: float) -> bool:
+async def _say(conversation: Conversation, text: str, timeout_seconds: float, files: tuple[str, ...] = ()) -> bool:
     """One message and all that it brings about; True when it failed. Raises Failure when its turn takes too long."""
     try:
         async with asyncio.timeout(timeout_seconds):
-            return await (await conversation.send(text))
+            return await (await conversation.send(text, files))
     except TimeoutError:
         raise Failure(
             Code.FAILED,
@@ -108,12 +109,15 @@ async def _say(conversation: Conversation, text: str, timeout_seconds: float) ->
 
 
 async def _once(home: Home, chat: str, wish: Talk, output: Output) -> int:
-    text = wish.text if wish.text is not None else await asyncio.to_thread(_all_of_input)
+    given = "" if wish.files and sys.stdin.isatty() else None
+    text = wish.text if wish.text is not None else given
+    if text is None:
+        text = await asyncio.to_thread(_all_of_input)
     came: list[Shown] = []
     show = came.append if output.as_json else _printer(output)
     with _SignOfLife(output, show) as sign:
         conversation = Conversation(home.control_socket, chat, sign.show, lambda _active: None)
-        failed = await _beside(conversation, _say(conversation, text, wish.timeout))
+        failed = await _beside(conversation, _say(conversation, text, wish.timeout, wish.files))
     if output.as_json:
         output.document({"failed": failed, "messages": [{"text": c.text, "notice": c.notice} for c in came]})
     return 1 if failed else 0
@@ -202,4 +206,4 @@ async def _at_prompt(home: Home, chat: str, wish: Talk) -> int:
 
     prompt = Prompt(wish.agent or "agent")
     conversation = Conversation(home.control_socket, chat, prompt.show, prompt.busy)
-    return await _beside(conversation, prompt.run(conversation, wish.text))
+    return await _beside(conversation, prompt.run(conversation, wish.text, wish.files))

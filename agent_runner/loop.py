@@ -73,6 +73,7 @@ class Runner:
         self._mailbox = mailbox
         self._clock = clock
         self._wake = asyncio.Event()
+        self._rung = False
         self._stopping = asyncio.Event()
         self._line: bell.Line | None = None
         self._transcripts = Transcripts(setup.workspace.state, clock.now)
@@ -111,6 +112,7 @@ class Runner:
 
     def _heard(self, packet: bytes) -> None:
         if packet == bell.RING:
+            self._rung = True
             self._wake.set()
 
     async def _keep_line(self) -> None:
@@ -134,11 +136,14 @@ class Runner:
                 self._mailbox.beat()
 
     async def _pause(self) -> None:
-        """Waits for a ring, at most for one poll. Raises Stopped."""
+        """Waits for a ring, or for the running query, at most for one poll. Raises Stopped."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(LIVE_POLL_SECONDS):
                 await self._wake.wait()
         self._wake.clear()
+        self._unless_stopped()
+
+    def _unless_stopped(self) -> None:
         if self._stopping.is_set():
             raise Stopped
 
@@ -311,7 +316,7 @@ class Runner:
                     send=turn.send,
                 )
             )
-            return _Running(query)
+            return _Running(query, self._wake.set)
         except Exception as error:  # noqa: BLE001  a provider is foreign code: it must not end the runner
             return _provider_failure(error)
 
@@ -319,7 +324,10 @@ class Runner:
         """Commits what the query says and pushes what arrives for it, to its end. Raises Stopped."""
         polled = self._clock.monotonic()
         while True:
-            await self._pause_or(running.coming)
+            await asyncio.sleep(0)  # what needs no waiting has its next event now
+            if not running.coming.done():
+                await self._pause()
+            self._unless_stopped()
             if running.coming.done():
                 event = running.next_event()
                 if isinstance(event, Failure):
@@ -328,19 +336,9 @@ class Runner:
                     return Failure("The model ended without an answer.", retryable=True) if turn.is_open else None
                 await self._handle(turn, event)
                 running.go_on()
-            if self._wake.is_set() or self._clock.monotonic() - polled >= LIVE_POLL_SECONDS:
+            if self._rung or self._clock.monotonic() - polled >= LIVE_POLL_SECONDS:
                 polled = self._clock.monotonic()
                 self._push_new(turn, running.query, origin)
-
-    async def _pause_or(self, coming: "asyncio.Future[Any]") -> None:
-        """Until something happens in the query, a ring, or a poll. Raises Stopped."""
-        woken = asyncio.ensure_future(self._wake.wait())
-        try:
-            await asyncio.wait((coming, woken), timeout=LIVE_POLL_SECONDS, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            woken.cancel()
-        if self._stopping.is_set():
-            raise Stopped
 
     async def _handle(self, turn: Turn, event: Progress | Result) -> None:
         if isinstance(event, Result):
@@ -353,7 +351,7 @@ class Runner:
         """Gives new rows of the origin to the running query. A row that it does not take waits for the next turn, and
         so does a task with a script, which runs before its turn. What it took is claimed at once. (Should that claim
         be lost in a crash, then so is this turn: the row runs again.)"""
-        self._wake.clear()
+        self._rung = False
         while True:
             try:
                 batch = self._mailbox.next_batch(self._clock.now(), origin)
@@ -430,12 +428,13 @@ class Runner:
 
 
 class _Running:
-    """A query and its next event."""
+    """A query and its next event; `stir` is called when that has come."""
 
-    def __init__(self, query: Query) -> None:
+    def __init__(self, query: Query, stir: Callable[[], None]) -> None:
         self.query = query
+        self._stir = stir
         self._events = query.events()
-        self.coming = asyncio.ensure_future(anext(self._events, None))
+        self.go_on()
 
     def next_event(self) -> Event | None:
         """The event that has come. What the provider raised is a failure. Raises Stopped."""
@@ -449,6 +448,7 @@ class _Running:
     def go_on(self) -> None:
         """Sends for the next event: after the last one's commit, for what the provider does next is another part."""
         self.coming = asyncio.ensure_future(anext(self._events, None))
+        self.coming.add_done_callback(lambda _: self._stir())
 
     async def close(self) -> None:
         """Ends the query and what it runs, within _CLOSE_SECONDS."""

@@ -15,7 +15,7 @@ from agent_runner.batching import Batch, Waiting, candidates, cut_batch, starts_
 from mailboxes.clock import to_text
 from mailboxes.ids import new_id
 from mailboxes.layout import FILES, INBOUND_DB, OUTBOUND_DB, Workspace
-from mailboxes.limits import MAX_CONTENT_BYTES, MAX_OUTBOUND_BYTES, MAX_ROWS_PER_READ
+from mailboxes.limits import BATCH_ROWS, MAX_CONTENT_BYTES, MAX_OUTBOUND_BYTES, MAX_ROWS_PER_READ
 from mailboxes.rows import Activity, Address, ClaimState, Kind, MessageIn
 from mailboxes.schema import (
     IN_COLUMNS,
@@ -42,6 +42,8 @@ file."""
 
 _ROW_OVERHEAD = 1024
 _COMMIT_OVERHEAD = 4 * PAGE_SIZE
+_BYTES_A_CHARACTER = 4
+_FEW_ROWS = 16
 
 
 class TurnFull(Exception):
@@ -99,10 +101,14 @@ def _text_of(output: Output) -> str:
 
 
 _WITHOUT_CONTENT = IN_COLUMNS.replace(" content,", " '' AS content,")
-_PENDING = (
-    f"SELECT {_WITHOUT_CONTENT} FROM messages_in WHERE status = 'pending'"  # noqa: S608  our own names
-    " AND (process_after IS NULL OR process_after <= ?) ORDER BY seq"
-)
+_DUE = "FROM messages_in WHERE status = 'pending' AND (process_after IS NULL OR process_after <= ?) ORDER BY seq"
+_PENDING = f"SELECT {IN_COLUMNS} {_DUE}"
+_PENDING_BRIEFLY = f"SELECT {_WITHOUT_CONTENT} {_DUE}"
+"""The same without the contents: of a long backlog only those of the next batch are read."""
+
+
+def _waiting(row: MessageIn) -> Waiting:
+    return Waiting(row.id, row.seq, row.origin, row.address is not None, starts_turn(row))
 
 
 def roll_back(workspace: Workspace) -> None:
@@ -131,10 +137,11 @@ class Mailbox:
                 raise NoMailbox(f"There is no mailbox: {path} is missing. The host makes it before it starts a runner.")
         self._workspace = workspace
         self._inbound_connection: sqlite3.Connection | None = None
+        self._file = workspace.outbound / OUTBOUND_DB
         try:
-            self._outbound = open_outbound(workspace.outbound / OUTBOUND_DB)
+            self._outbound = open_outbound(self._file)
         except HostAway as error:
-            raise NoMailbox(f"{workspace.outbound / OUTBOUND_DB} cannot be opened: {error}") from error
+            raise NoMailbox(f"{self._file} cannot be opened: {error}") from error
         self.turn_id: str | None = None
 
     def close(self) -> None:
@@ -161,24 +168,25 @@ class Mailbox:
             if self._inbound_connection is not None and self._inbound_connection.in_transaction:
                 self._read("ROLLBACK")
 
-    def _claimable(self, now: datetime) -> list[Waiting]:
+    def _unclaimed(self, rows: Iterable[sqlite3.Row]) -> list[MessageIn]:
         claimed = {(row[0], row[1]) for row in self._outbound.execute("SELECT message_id, attempt FROM claims")}
-        rows = (message_in_of(row) for row in self._read(_PENDING, (to_text(now),)))
-        return [
-            Waiting(row.id, row.seq, row.origin, row.address is not None, starts_turn(row))
-            for row in rows
-            if (row.id, row.tries) not in claimed
-        ]
+        return [row for row in map(message_in_of, rows) if (row.id, row.tries) not in claimed]
 
     def next_batch(self, now: datetime, origin: tuple[str, ...] | None = None) -> Batch | None:
         """What to work on next, or of this origin; None when nothing is due that starts a turn."""
-        with self._one_moment():
-            chosen = candidates(self._claimable(now), origin)
-            rows = self.messages((*chosen.omitted, *chosen.ids)) if chosen is not None else []
+        few = self._read(f"{_PENDING} LIMIT {BATCH_ROWS + 1}", (to_text(now),))
+        if len(few) <= BATCH_ROWS:
+            rows = self._unclaimed(few)
+            chosen = candidates([_waiting(row) for row in rows], origin)
+        else:
+            with self._one_moment():
+                waiting = self._unclaimed(self._read(_PENDING_BRIEFLY, (to_text(now),)))
+                chosen = candidates([_waiting(row) for row in waiting], origin)
+                rows = self.messages((*chosen.omitted, *chosen.ids)) if chosen is not None else []
         if chosen is None:
             return None
-        left_out = set(chosen.omitted)
-        return cut_batch([row for row in rows if row.id not in left_out], [row for row in rows if row.id in left_out])
+        omitted, ids = set(chosen.omitted), set(chosen.ids)
+        return cut_batch([row for row in rows if row.id in ids], [row for row in rows if row.id in omitted])
 
     def messages(self, ids: Iterable[str]) -> list[MessageIn]:
         """The rows with these ids that exist, in order of seq."""
@@ -279,11 +287,17 @@ class Mailbox:
     def has_room(self, rows: Sequence[Outgoing]) -> bool:
         """Whether the file stays below MAX_OUTBOUND_BYTES, and the host can read all of its rows at once, with these
         rows in it; what can go has gone by then."""
-        if self._fits(rows):
+        if self._surely_fits(rows) or self._fits(rows):
             return True
         with transaction(self._outbound) as db:
             self._prune(db, self.turn_id)
         return self._fits(rows)
+
+    def _surely_fits(self, rows: Sequence[Outgoing]) -> bool:
+        """The cheap half of `_fits`: by the size of the file, free pages and all."""
+        (count,) = self._outbound.execute("SELECT count(*) FROM messages_out").fetchone()
+        size = self._file.stat().st_size + sum(len(row.content) for row in rows) * _BYTES_A_CHARACTER
+        return bool(count + len(rows) <= _FEW_ROWS and size <= MAX_OUTBOUND_BYTES // 2)
 
     def _fits(self, rows: Sequence[Outgoing]) -> bool:
         count, pages, free = self._outbound.execute(_USED).fetchone()
@@ -318,7 +332,6 @@ class Mailbox:
             )
             if rest is not None:
                 db.execute("UPDATE claims SET turn_id = ? WHERE turn_id = ? AND state = 'processing'", (rest, turn_id))
-            self._prune(db, rest)
             self._set_state(db, Activity.IDLE if rest is None else Activity.BUSY, rest)
             self._insert(db, rows, turn_id, now)
         self.turn_id = rest

@@ -1,5 +1,6 @@
 """The system prompt. It is byte-stable while the agent's files are: a changed prefix costs the model's cache."""
 
+from functools import lru_cache
 from pathlib import Path
 
 _LAYERS = (("SOUL.md",), ("AGENTS.md", "CLAUDE.md"), ("TOOLS.md",))
@@ -17,11 +18,21 @@ the chat the messages came from. Write it in Markdown. Write nothing when no ans
 
 def system_prompt(agent_folder: Path, assistant_name: str) -> str:
     """The frame, then each of the agent's own layers that is there."""
-    layers = (next(filter(None, (_words(agent_folder / name) for name in names)), "") for names in _LAYERS)
+    layers = (next(filter(None, (_layer(agent_folder / name) for name in names)), "") for names in _LAYERS)
     return "\n\n".join(filter(None, (_FRAME.format(name=assistant_name), *layers))) + "\n"
 
 
-def _words(path: Path) -> str:
+def _layer(path: Path) -> str:
+    try:
+        status = path.stat()
+    except OSError:
+        return ""
+    return _words(path, status.st_ino, status.st_mtime_ns, status.st_size)
+
+
+@lru_cache(maxsize=16)
+def _words(path: Path, _inode: int, _changed: int, _size: int) -> str:
+    """A file's words, read again when it has changed."""
     try:
         words = path.read_text(encoding="utf-8", errors="replace").strip()
     except OSError:

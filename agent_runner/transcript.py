@@ -8,6 +8,7 @@ it is trusted to be whole.
 """
 
 import contextlib
+import errno
 import json
 import os
 import re
@@ -288,8 +289,12 @@ class Transcript:
     def _append(self, record: Record) -> None:
         stamped = {**record, "turn": self.turn_id, "ts": to_text(self._now())}
         data = (json.dumps(stamped) + "\n").encode()
-        with self.path.open("ab") as file:
-            file.write(data)
+        handle = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            if os.write(handle, data) != len(data):
+                raise OSError(errno.ENOSPC, "the disk is full", str(self.path))
+        finally:
+            os.close(handle)
         self._lines.append(_Line(self._size, stamped))
         self._size += len(data)
 

@@ -53,6 +53,7 @@ class Line:
     def __init__(self, connection: socket.socket) -> None:
         connection.setblocking(False)
         self._connection = connection
+        self._stop_reading: Callable[[], object] = lambda: None
 
     def ring(self, what: bytes = RING) -> bool:
         """Sends one byte without waiting. False when the other side is gone; a full queue is a ring already on its
@@ -66,26 +67,50 @@ class Line:
         return True
 
     async def listen(self, heard: Callable[[bytes], None]) -> None:
-        """Calls `heard` for every packet until the other side is gone."""
+        """Calls `heard` for every packet until the other side is gone. It must raise nothing."""
         loop = asyncio.get_running_loop()
+        gone: asyncio.Future[None] = loop.create_future()
         window_ends, count = loop.time() + WINDOW_SECONDS, 0
-        while True:
+        rest: asyncio.TimerHandle | None = None
+
+        def listen_on() -> None:
+            loop.add_reader(self._connection, ready)
+            self._stop_reading = lambda: loop.remove_reader(self._connection)
+
+        def ready() -> None:
+            nonlocal window_ends, count, rest
             try:
-                packet = await loop.sock_recv(self._connection, 1)
-            except OSError:
+                packet = self._connection.recv(1)
+            except BlockingIOError:
                 return
+            except OSError:
+                packet = b""
             if not packet:
+                loop.remove_reader(self._connection)
+                if not gone.done():  # its listener may just be cancelled
+                    gone.set_result(None)
                 return
             heard(packet)
             count += 1
             now = loop.time()
-            if now < window_ends and count >= _WINDOW_PACKETS:
-                await asyncio.sleep(window_ends - now)
-            if now >= window_ends or count >= _WINDOW_PACKETS:
-                window_ends, count = loop.time() + WINDOW_SECONDS, 0
+            if now >= window_ends:
+                window_ends, count = now + WINDOW_SECONDS, 0
+            elif count >= _WINDOW_PACKETS:
+                loop.remove_reader(self._connection)
+                rest = loop.call_at(window_ends, listen_on)
+
+        listen_on()
+        try:
+            await gone
+        finally:
+            self._stop_reading()
+            if rest is not None:
+                rest.cancel()
 
     def close(self) -> None:
         """Hangs up."""
+        self._stop_reading()
+        self._stop_reading = lambda: None  # the number of a closed socket may be another's by now
         self._connection.close()
 
 

@@ -20,6 +20,7 @@ from sqlalchemy.engine import make_url
 from sqlalchemy.engine.interfaces import DBAPIConnection
 from sqlalchemy.pool import ConnectionPoolEntry
 
+from host.db.quick import quickly
 from host.home import Home
 from mailboxes.clock import Clock
 
@@ -201,7 +202,7 @@ class CentralDatabase:
         try:
             with connection.begin():
                 for statement, rows in riding.items():
-                    connection.execute(statement, [dict(row) for row in rows])
+                    quickly(connection, statement, rows)
                 if len(calls) == 1:
                     # Alone, a failure takes the whole transaction back: no savepoint needed.
                     return [(calls[0], calls[0].function(connection), None)]

@@ -7,6 +7,7 @@ from sqlalchemy import Column, Connection, Table, Text, bindparam, insert, selec
 
 from host.db.engine import upsert
 from host.db.metadata import metadata
+from host.db.quick import quickly
 
 ingest = Table(
     "ingest",
@@ -51,14 +52,13 @@ def known(connection: Connection, channel_type: str, account_id: str, event_keys
     """Which of these events were taken in before."""
     account = {"channel_type": channel_type, "account_id": account_id}
     if len(event_keys) == 1:
-        return set(connection.execute(_KNOWN_ONE, {**account, "event_key": event_keys[0]}).scalars())
+        return {row[0] for row in quickly(connection, _KNOWN_ONE, [{**account, "event_key": event_keys[0]}])}
     return set(connection.execute(_KNOWN, {**account, "event_keys": list(event_keys)}).scalars())
 
 
 def record(connection: Connection, rows: Sequence[Ingested]) -> None:
     """Records events. Raises IntegrityError for one that is known."""
-    if rows:
-        connection.execute(_INSERT, [{name: getattr(row, name) for name in Ingested.__slots__} for row in rows])
+    quickly(connection, _INSERT, [{name: getattr(row, name) for name in Ingested.__slots__} for row in rows])
 
 
 def destination(

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from sqlalchemy import Column, Connection, Integer, Table, Text, bindparam, delete, insert, select
 
 from host.db.metadata import metadata
+from host.db.quick import quickly
 
 ingest_spool = Table(
     "ingest_spool",
@@ -39,8 +40,7 @@ FORGET = delete(ingest_spool).where(ingest_spool.c.message_id == bindparam("done
 
 def add(connection: Connection, rows: Sequence[Spooled]) -> None:
     """Spools events, in order."""
-    if rows:
-        connection.execute(_INSERT, [{name: getattr(row, name) for name in Spooled.__slots__} for row in rows])
+    quickly(connection, _INSERT, [{name: getattr(row, name) for name in Spooled.__slots__} for row in rows])
 
 
 def holds(connection: Connection, message_id: str) -> bool:

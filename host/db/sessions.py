@@ -13,6 +13,7 @@ from sqlalchemy import Column, Connection, ForeignKey, Index, Table, Text, bindp
 from host.db.agent_groups import AgentGroup
 from host.db.engine import upsert
 from host.db.metadata import metadata
+from host.db.quick import quickly
 from mailboxes.ids import new_id
 
 sessions = Table(
@@ -101,8 +102,9 @@ _FIND = select(sessions).where(
     sessions.c.session_key == bindparam("session_key"),
     text("status = 'active'"),
 )
-_GET = select(sessions).where(sessions.c.id == bindparam("session_id"))
-_GET_MANY = select(sessions).where(sessions.c.id.in_(bindparam("ids", expanding=True)))
+_COLUMNS = [sessions.c[name] for name in Session.__slots__]
+_GET = select(*_COLUMNS).where(sessions.c.id == bindparam("session_id"))
+_GET_MANY = select(*_COLUMNS).where(sessions.c.id.in_(bindparam("ids", expanding=True)))
 _TOUCH = update(sessions).where(sessions.c.id == bindparam("session_id")).values(last_active=bindparam("now"))
 
 
@@ -149,10 +151,8 @@ def get_many(connection: Connection, session_ids: Sequence[str]) -> dict[str, Se
     if not session_ids:
         return {}
     if len(session_ids) == 1:  # a list is put into the statement's text anew each time
-        rows = connection.execute(_GET, {"session_id": session_ids[0]})
-    else:
-        rows = connection.execute(_GET_MANY, {"ids": list(session_ids)})
-    return {row["id"]: Session(**row) for row in rows.mappings()}
+        return {row[0]: Session(*row) for row in quickly(connection, _GET, [{"session_id": session_ids[0]}])}
+    return {row[0]: Session(*row) for row in connection.execute(_GET_MANY, {"ids": list(session_ids)})}
 
 
 def active(connection: Connection) -> list[Session]:
@@ -162,9 +162,7 @@ def active(connection: Connection) -> list[Session]:
 
 def touch(connection: Connection, session_ids: Iterable[str], now: str) -> None:
     """Sets last_active."""
-    rows = [{"session_id": session_id, "now": now} for session_id in session_ids]
-    if rows:
-        connection.execute(_TOUCH, rows)
+    quickly(connection, _TOUCH, [{"session_id": session_id, "now": now} for session_id in session_ids])
 
 
 def set_container_status(connection: Connection, session_id: str, status: str) -> None:

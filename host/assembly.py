@@ -44,6 +44,8 @@ from host.runtime.process import ProcessRuntime
 from host.serving import Host, Stopping
 from host.settings import CurrentSettings, Settings
 from host.sweep import Sweep
+from host.task_desk import TaskDesk
+from host.task_methods import TaskMethods
 from mailboxes.clock import Clock, to_text
 from mailboxes.ids import derived_id, new_id
 from mailboxes.rows import Address, MessageIn
@@ -79,7 +81,7 @@ async def assemble(home: Home, environment: Mapping[str, str], clock: Clock, sta
     outcome = _Late[str, bool | None](None)
     terminal = TerminalChannel(outcome=outcome)
     evict = _Late[SessionRef, None](None)
-    pool = MailboxPool(home, clock, evict)
+    pool = MailboxPool(home, clock, evict, lambda: current.value.zone.key)
     stack.push_async_callback(pool.close)
     delivery = Delivery(channels, DeliveryBooks(pool, database), clock)
     stack.push_async_callback(delivery.close)
@@ -93,6 +95,7 @@ async def assemble(home: Home, environment: Mapping[str, str], clock: Clock, sta
     fleet = Fleet(ground, postmaster, clock, current)
     postmaster.notify = fleet.notify
     evict.target = fleet.evict
+    desk = TaskDesk(pool, delivery, due, clock, lambda: current.value.zone.key, fleet.notify)
     index = MailboxIndex(home, glance(clock.now))
     attachments = Attachments(home, channels, clock, _teller(database, delivery, clock))
     images = Images(runtimes[RuntimeName.DOCKER], ground, current, clock)
@@ -100,7 +103,8 @@ async def assemble(home: Home, environment: Mapping[str, str], clock: Clock, sta
         home, clock, stopping, database, routing, channels, terminal, ControlServer(home.control_socket), delivery,
         postmaster, await _intake(home, database, routing, clock, postmaster, delivery, watch, pool, attachments),
         attachments, Retention(home, pool, clock, postmaster.files_removed), fleet,
-        Sweep(due, fleet, clock, lambda: end_orphans(runtimes, fleet)), images, runtimes, watch,
+        Sweep(due, fleet, clock, lambda: end_orphans(runtimes, fleet), desk.mend), TaskMethods(desk, database),
+        images, runtimes, watch,
         Facts(
             home, environment, database, routing, fleet, delivery, postmaster, pool, images, current, keys, clock,
             stopping.request, channels, ground.preferred, index),

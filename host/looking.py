@@ -116,6 +116,18 @@ def _session(looker: Looker, params: Mapping[str, object]) -> Row | None:
     return views.session(looker.query, str(params.get("id", "")))
 
 
+def _tasks(looker: Looker, params: Mapping[str, object]) -> list[Row]:
+    from host.task_rows import tasks_of
+
+    return tasks_of(looker.query, looker.home, params)
+
+
+def _task(looker: Looker, params: Mapping[str, object]) -> Row | None:
+    from host.task_rows import task_of
+
+    return task_of(looker.query, looker.home, params)
+
+
 def _settings(looker: Looker, _params: Mapping[str, object]) -> list[Row]:
     from host.settings import DEFAULTS, names
 
@@ -240,4 +252,6 @@ VIEWS: Mapping[str, Callable[[Looker, Mapping[str, object]], object]] = {
     "messages.list": _messages,
     "messages.show": _message,
     "settings.list": _settings,
+    "tasks.list": _tasks,
+    "tasks.show": _task,
 }

@@ -449,8 +449,8 @@ class Mailbox(InboundFile):
         def work(db: sqlite3.Connection) -> None:
             nonlocal notice
             self._tell_agent(db, row, error, TakeOver())
-            if "operation" in json.loads(item.content) or item.address.channel_type == AGENT:
-                return  # an edit or a reaction: the chat misses nothing; another agent is no chat
+            if "operation" in json.loads(item.content) or item.address.channel_type == AGENT or found["series_id"]:
+                return  # the chat misses nothing by an edit or a reaction; another agent is no chat; a task tells itself
             text = f"A message to you could not be delivered: {error.rstrip('.')}."
             notice = self.put_notice(db, item.address, item.in_reply_to, f"undelivered {item.id}", text)
 

@@ -27,6 +27,7 @@ from host.recovery import leave, recover
 from host.retention import Retention
 from host.runtime.base import Runtime, RuntimeName
 from host.sweep import Sweep
+from host.task_methods import TaskMethods
 from mailboxes.clock import Clock
 
 SETTLE_SECONDS = 5.0
@@ -67,6 +68,7 @@ class Host:
     retention: Retention
     fleet: Fleet
     sweep: Sweep
+    tasks: TaskMethods
     images: Images
     runtimes: Mapping[RuntimeName, Runtime]
     watch: MessageWatch
@@ -78,6 +80,7 @@ class Host:
         """Serves for as long as the block runs; the end is orderly: nothing new is taken, turns finish, sends
         finish."""
         register(self.control, self.facts)
+        self.tasks.register(self.control)
         self.terminal.register(self.control)
         self.retention.register(self.control)
         await self.control.start()

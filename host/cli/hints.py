@@ -10,7 +10,7 @@ from pathlib import Path
 PROGRAM_VARIABLE = "INNKEEPER_PROGRAM"
 """Set by `./up`, which knows how a person next to it would call us."""
 
-_COMMANDS = "setup|chat|up|down|restart|status|logs|agents|sessions|messages|config|build|version|help"
+_COMMANDS = "setup|chat|up|down|restart|status|logs|agents|sessions|messages|tasks|config|build|version|help"
 _HINT = re.compile(rf"(?<![\w/.-])host (?=(?:{_COMMANDS})\b|--help\b)")
 
 

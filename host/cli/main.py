@@ -34,6 +34,7 @@ COMMANDS = {
     "agents": Entry("THINGS", "list show add"),
     "sessions": Entry("THINGS", "list show"),
     "messages": Entry("THINGS", "list show retry (list --undelivered)"),
+    "tasks": Entry("THINGS", "list show add set remove pause resume run"),
     "config": Entry("KEEP", "list get set unset: each value with where it comes from"),
     "prune": Entry("KEEP", "remove files of messages over 30 days old (--dry-run)"),
     "build": Entry("KEEP", "build the sandbox image"),

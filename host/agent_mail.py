@@ -239,13 +239,13 @@ class AgentMail:
         elif (reason := self._limit.over(own, target.key)) is None:
             return
         log.warning("agents that write to each other were stopped", session=own.session_id, reason=reason)
-        text = f"I stopped two agents here: {reason}. Write to go on."
+        text = f"I stopped agents that write to each other: {reason}. Write to me if they are to go on."
         for key in (own, target.key):  # the first of the two that talks with a person
             told, item = await self._pool.call(key, lambda box: _notice(box, target.key.agent_group_id, text))
             self._say([item] if item else [])
             if told:
                 break
-        raise NotSent(f"{reason}; a person has to write first", permanent=True)
+        raise NotSent(reason, permanent=True)
 
 
 class _Limit:
@@ -335,7 +335,8 @@ def _hops_of(mailbox: Mailbox, row: MessageIn) -> int:
 
 def _notice(mailbox: Mailbox, about: str, text: str) -> tuple[bool, Item | None]:
     """Whether a person talks with a session, and what they are told: once, until they write again."""
-    row = _newest(mailbox, f"platform_id IS NOT NULL AND channel_type <> '{AGENT}'") if mailbox.exists() else None
+    of_people = f"platform_id IS NOT NULL AND channel_type <> '{AGENT}' AND kind <> '{Kind.SYSTEM}'"
+    row = _newest(mailbox, of_people) if mailbox.exists() else None
     if row is None or row.address is None:
         return False, None
     address, said = row.address, list[Item | None]()

@@ -12,6 +12,7 @@ from datetime import datetime
 from pathlib import Path
 
 from host import outbound_series, series
+from host.db.agent_destinations import Destination
 from host.inbound_file import InboundFile
 from host.items import (
     Action,
@@ -85,6 +86,18 @@ class Mailbox(InboundFile):
                 seq += 2
                 added += 1
         return added
+
+    def show_destinations(self, destinations: Sequence[Destination]) -> None:
+        """Has the agent see whom it may write to: a copy for its tools, from which no right comes."""
+        wanted = sorted((one.name, one.target_type, one.target_id) for one in destinations)
+        if [tuple(row) for row in self.db.execute("SELECT * FROM destinations ORDER BY name")] == wanted:
+            return
+
+        def work(db: sqlite3.Connection) -> None:
+            db.execute("DELETE FROM destinations")
+            db.executemany("INSERT INTO destinations (name, target_type, target_id) VALUES (?, ?, ?)", wanted)
+
+        self.write(work)
 
     def retry_message(self, message_id: str) -> bool:
         """Gives a failed message one more attempt. False where it is not a failed one."""

@@ -65,7 +65,8 @@ def agents(query: Query) -> list[dict[str, object]]:
 
 
 def agent(query: Query, name: str) -> dict[str, object] | None:
-    """The agent of this name, folder or id, with `answers_in`: the chats where it answers."""
+    """The agent of this name, folder or id, with `answers_in`, the chats where it answers, and `writes_to`, the other
+    agents that it may write to."""
     found = query(
         f"{_AGENTS} WHERE a.name = :name OR a.folder = :name OR a.id = :name "
         "ORDER BY CASE :name WHEN a.name THEN 0 WHEN a.folder THEN 1 ELSE 2 END, a.id LIMIT 1",
@@ -82,7 +83,15 @@ def agent(query: Query, name: str) -> dict[str, object] | None:
         """,
         {"id": found[0]["id"]},
     )
-    return {**found[0], "answers_in": chats}
+    others = query(
+        """
+        SELECT o.name AS agent, o.id AS agent_group_id, d.name AS called
+        FROM agent_destinations d JOIN agent_groups o ON o.id = d.target_id
+        WHERE d.agent_group_id = :id AND d.target_type = 'agent_group' ORDER BY o.name, o.id
+        """,
+        {"id": found[0]["id"]},
+    )
+    return {**found[0], "answers_in": chats, "writes_to": others}
 
 
 def sessions(query: Query, *, closed: bool = False) -> list[dict[str, object]]:

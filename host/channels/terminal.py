@@ -9,9 +9,10 @@ Methods on the control socket
     chat.send   {chat, text, key, files: [absolute paths]}   → {event_key}; the same key again is the same message
     chat.ack    {chat, delivery_id, chunk}      the chunk was shown
 Events
-    {type: "text", delivery_id, chunk, last, text, notice}   to be acknowledged; a receiver drops a (delivery_id, chunk)
-    that it has shown
+    {type: "text", delivery_id, chunk, last, text, notice, asks}   to be acknowledged; a receiver drops a (delivery_id,
+    chunk) that it has shown. `asks`: a question stands open with it
     {type: "turn", active}  {type: "typing", active}
+    {type: "progress", text}  {type: "remark", text}     how far the agent is ("" clears it); a short line, shown once
     {type: "settled", event_key, failed, reason}     all that this message brought about was delivered; it may come
     twice. `reason`: why it went nowhere, "" where it went somewhere
 """
@@ -36,6 +37,7 @@ from host.channels.base import (
     OutcomeUnknown,
     Outgoing,
     Sender,
+    SentFile,
 )
 from host.control import Call, ControlServer
 from host.failure import Code, Failure
@@ -56,7 +58,7 @@ MAX_BEHIND = 1000
 """Events that may wait for one terminal; one that is further behind (stopped with Ctrl-Z) is hung up on, and attaches
 again."""
 
-CAPABILITIES = Capabilities(max_text=MAX_TEXT, typing=True)
+CAPABILITIES = Capabilities(max_text=MAX_TEXT, typing=True, files=True, attaches=True)
 
 _CHAT = re.compile(r"cli(-[a-z0-9][a-z0-9_-]{0,63})?", re.ASCII)
 _KEY = re.compile(r"[A-Za-z0-9_-]{8,64}", re.ASCII)
@@ -147,6 +149,8 @@ class TerminalChannel:
                 "last": outgoing.last,
                 "text": outgoing.text,
                 "notice": outgoing.notice,
+                "asks": outgoing.asks,
+                "files": [_shown_file(file) for file in outgoing.files],
             },
         )
         try:
@@ -172,6 +176,14 @@ class TerminalChannel:
     async def typing(self, address: Address, active: bool) -> None:
         """Shows or clears "thinking"."""
         self._tell(address.platform_id, {"type": "typing", "active": active})
+
+    def progress(self, address: Address, text: str) -> None:
+        """Shows how far the agent is; "" clears it. Never blocks."""
+        self._tell(address.platform_id, {"type": "progress", "text": text})
+
+    def remark(self, address: Address, text: str) -> None:
+        """Shows a short line that is no message. Never blocks."""
+        self._tell(address.platform_id, {"type": "remark", "text": text})
 
     def turn(self, address: Address, active: bool) -> None:
         """A turn of this chat's session has begun or ended. Never blocks."""
@@ -266,6 +278,11 @@ class TerminalChannel:
         shown = self._unacknowledged.get((self._address(call).platform_id, call.text("delivery_id"), chunk))
         if shown is not None and not shown.done():
             shown.set_result(None)
+
+
+def _shown_file(file: SentFile) -> dict[str, object]:
+    """The host's copy, by a path that whoever may open this home can open."""
+    return {"name": file.name, "path": str(file.path), "type": file.type, "size": file.size}
 
 
 def _check_text(text: str, *, alone: bool) -> None:

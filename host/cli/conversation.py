@@ -5,7 +5,7 @@ import asyncio
 import secrets
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from host.control import AsyncControlClient
@@ -21,11 +21,19 @@ _REMEMBERED = 10_000
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """One chunk of a message for the person. `notice` is the host's own word."""
+    """One chunk of a message for the person. `notice` is the host's own word; `files` are told as name, path, type and
+    size in bytes; `asks`: it waits for an answer."""
 
     text: str
     notice: bool = False
     last: bool = True
+    files: tuple[dict[str, object], ...] = ()
+    asks: bool = False
+
+    def lines(self) -> str:
+        """The text, and a line for each file that can be opened here."""
+        named = [f"File: {file.get('path')} ({file.get('type')}, {file.get('size')} bytes)" for file in self.files]
+        return "\n".join(part for part in (self.text, *named) if part)
 
 
 @dataclass(slots=True)
@@ -37,12 +45,25 @@ class _Line:
 
 
 class Conversation:
-    """One attached terminal. `show` gets each chunk once; `busy` hears whether the agent is at work.
+    """One attached terminal. `show` gets each chunk once; `busy` hears whether the agent is at work, `progress` how far
+    it is ("" where there is nothing to say), `remark` what is no message. `asked` is set when a question comes.
 
     `run` must run for as long as lines are sent.
     """
 
-    def __init__(self, socket: Path, chat: str, show: Callable[[Shown], None], busy: Callable[[bool], None]) -> None:
+    def __init__(
+        self,
+        socket: Path,
+        chat: str,
+        show: Callable[[Shown], None],
+        busy: Callable[[bool], None] = lambda _active: None,
+        *,
+        progress: Callable[[str], None] = lambda _text: None,
+        remark: Callable[[str], None] = lambda _text: None,
+    ) -> None:
+        self.asked = asyncio.Event()
+        self._progress = progress
+        self._remark = remark
         self._socket = socket
         self._chat = chat
         self._show = show
@@ -71,6 +92,7 @@ class Conversation:
             finally:
                 self._client = None
                 self._busy(False)
+                self._progress("")
             await asyncio.sleep(_RETRY_SECONDS)
 
     async def send(self, text: str, files: tuple[str, ...] = ()) -> asyncio.Future[bool]:
@@ -114,12 +136,18 @@ class Conversation:
         match event:
             case {"type": "text", "delivery_id": str(delivery), "chunk": int(chunk), "text": str(text)}:
                 if self._is_new((delivery, chunk)):
-                    self._show(Shown(text, notice=event.get("notice") is True, last=event.get("last") is not False))
+                    self._show(shown := _shown(event, text))
+                    if shown.asks:
+                        self.asked.set()
                 await client.call("chat.ack", chat=self._chat, delivery_id=delivery, chunk=chunk)
             case {"type": "turn" | "typing", "active": bool(active)}:
                 self._busy(active)
             case {"type": "settled", "event_key": str(event_key), "failed": bool(failed)}:
                 self._settle(event_key, failed=failed, reason=str(event.get("reason") or ""))
+            case {"type": "progress", "text": str(text)}:
+                self._progress(text)
+            case {"type": "remark", "text": str(text)}:
+                self._remark(text)
             case _:
                 pass  # a newer host may say more
 
@@ -139,3 +167,10 @@ class Conversation:
         if len(self._seen_order) > _REMEMBERED:
             self._seen.discard(self._seen_order.popleft())
         return True
+
+
+def _shown(event: dict[str, object], text: str) -> Shown:
+    files = event.get("files")
+    listed = tuple(file for file in files if isinstance(file, dict)) if isinstance(files, list) else ()
+    said = Shown(text, notice=event.get("notice") is True, last=event.get("last") is not False, files=listed)
+    return replace(said, asks=event.get("asks") is True)

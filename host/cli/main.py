@@ -31,7 +31,7 @@ COMMANDS = {
     "restart": Entry("START", "stop it and begin again; running turns finish first"),
     "status": Entry("LOOK", "what goes on, and what is wrong"),
     "logs": Entry("LOOK", "what the host did (-f follows)"),
-    "agents": Entry("THINGS", "list show add"),
+    "agents": Entry("THINGS", "list show add connect disconnect"),
     "sessions": Entry("THINGS", "list show"),
     "messages": Entry("THINGS", "list show retry (list --undelivered)"),
     "tasks": Entry("THINGS", "list show add set remove pause resume run"),

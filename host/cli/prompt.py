@@ -29,6 +29,7 @@ class Prompt:
     def __init__(self, name: str) -> None:
         self._name = printable(name)
         self._thinking = False
+        self._far = ""
         self._begun = True
         self._session: PromptSession[str] = PromptSession(bottom_toolbar=self._toolbar, key_bindings=_keys())
 
@@ -36,10 +37,19 @@ class Prompt:
         """Prints one chunk above the prompt."""
         who = "host" if shown.notice else self._name
         style = "ansiyellow" if shown.notice else "ansicyan bold"
-        text = printable(shown.text, newlines=True)
+        text = printable(shown.lines(), newlines=True)
         heading = [(style, f"{who}> ")] if self._begun else []
         self._begun = shown.last
         print_formatted_text(FormattedText([*heading, ("ansiyellow" if shown.notice else "", text)]))
+
+    def progress(self, text: str) -> None:
+        """Shows how far the agent is, or with "" nothing of it."""
+        self._far = printable(text)
+        self._session.app.invalidate()
+
+    def remark(self, text: str) -> None:
+        """Prints what is no message above the prompt."""
+        print_formatted_text(FormattedText([("ansibrightblack", printable(text))]))
 
     def busy(self, active: bool) -> None:
         """Shows or clears "is thinking"."""
@@ -76,4 +86,4 @@ class Prompt:
             self.show(Shown(f"{failure.message} {failure.next}".rstrip(), notice=True))
 
     def _toolbar(self) -> str:
-        return f"{self._name} is thinking ..." if self._thinking else ""
+        return self._far or (f"{self._name} is thinking ..." if self._thinking else "")

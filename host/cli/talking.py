@@ -97,15 +97,31 @@ async def _beside(conversation: Conversation, work: Coroutine[object, object, Re
 
 async def _say(conversation: Conversation, text: str, timeout_seconds: float, files: tuple[str, ...] = ()) -> bool:
     """One message and all that it brings about; True when it failed. Raises Failure when its turn takes too long."""
+    said = await conversation.send(text, files)
+    await _until_ended([said], timeout_seconds)
+    return said.result()
+
+
+async def _until_ended(
+    said: list[asyncio.Future[bool]], timeout_seconds: float, asked: asyncio.Event | None = None
+) -> None:
+    """Returns when all that was said is settled, or a question waits for the next line. Raises Failure."""
+    waits: list[asyncio.Future[object]] = [asyncio.ensure_future(asyncio.wait(said))] if said else []
+    waits += [asyncio.ensure_future(asked.wait())] if asked is not None else []
+    if not waits:
+        return
     try:
         async with asyncio.timeout(timeout_seconds):
-            return await (await conversation.send(text, files))
+            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
     except TimeoutError:
         raise Failure(
             Code.FAILED,
             f"The turn has not ended within {timeout_seconds:g} s; it goes on without you.",
             "Give more time with --timeout, or look with `host status`.",
         ) from None
+    finally:
+        for wait in waits:
+            wait.cancel()
 
 
 async def _once(home: Home, chat: str, wish: Talk, output: Output) -> int:
@@ -119,7 +135,8 @@ async def _once(home: Home, chat: str, wish: Talk, output: Output) -> int:
         conversation = Conversation(home.control_socket, chat, sign.show, lambda _active: None)
         failed = await _beside(conversation, _say(conversation, text, wish.timeout, wish.files))
     if output.as_json:
-        output.document({"failed": failed, "messages": [{"text": c.text, "notice": c.notice} for c in came]})
+        messages = [{"text": c.text, "notice": c.notice, "files": list(c.files)} for c in came]
+        output.document({"failed": failed, "messages": messages})
     return 1 if failed else 0
 
 
@@ -157,21 +174,24 @@ def _all_of_input() -> str:
 
 async def _from_pipe(home: Home, chat: str, wish: Talk, output: Output) -> int:
     sign = _SignOfLife(output, _printer(output))
-    conversation = Conversation(home.control_socket, chat, sign.show, lambda _active: None)
+    conversation = Conversation(home.control_socket, chat, sign.show)
 
     async def lines() -> int:
-        failed = False
+        said: list[asyncio.Future[bool]] = []
         async for line in _lines_of_input():
             with sign:
-                failed |= await _say(conversation, line, wish.timeout)
-        return 1 if failed else 0
+                conversation.asked.clear()
+                said.append(await conversation.send(line))
+                await _until_ended(said, wish.timeout, conversation.asked)
+        await _until_ended(said, wish.timeout)
+        return 1 if any(one.result() for one in said) else 0
 
     return await _beside(conversation, lines())
 
 
 def _printer(output: Output) -> Callable[[Shown], None]:
     def show(shown: Shown) -> None:
-        output.line(shown.text, newlines=True)
+        output.line(shown.lines(), newlines=True)
 
     return show
 
@@ -205,5 +225,7 @@ async def _at_prompt(home: Home, chat: str, wish: Talk) -> int:
     from host.cli.prompt import Prompt
 
     prompt = Prompt(wish.agent or "agent")
-    conversation = Conversation(home.control_socket, chat, prompt.show, prompt.busy)
+    conversation = Conversation(
+        home.control_socket, chat, prompt.show, prompt.busy, progress=prompt.progress, remark=prompt.remark
+    )
     return await _beside(conversation, prompt.run(conversation, wish.text, wish.files))

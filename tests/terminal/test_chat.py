@@ -48,7 +48,7 @@ async def test_once_in_json_is_one_document(played: PlayedHost) -> None:
     async with command("--json", "chat", "--once", "hello") as chat:
         code, out, _ = await chat.end()
     assert code == 0
-    assert json.loads(out) == {"failed": False, "messages": [{"text": "hello", "notice": False}]}
+    assert json.loads(out) == {"failed": False, "messages": [{"text": "hello", "notice": False, "files": []}]}
 
 
 async def test_a_turn_that_failed_makes_the_command_fail(played: PlayedHost) -> None:

@@ -62,6 +62,7 @@ async def test_a_delivery_is_done_when_the_terminal_has_acknowledged_it(played: 
                 "last": False,
                 "text": "hello",
                 "notice": False,
+                "files": [],
             }
             assert not delivery.done()
             await client.call("chat.ack", chat="cli", delivery_id="d-1", chunk=2)

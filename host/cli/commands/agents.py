@@ -27,11 +27,17 @@ def _chats(value: object) -> str:
     return ", ".join(f"{chat['channel_type']}:{chat['platform_id']}" for chat in chats) or "nowhere"
 
 
+def _names(value: object) -> str:
+    others = value if isinstance(value, list) else []
+    return ", ".join(str(other["agent"]) for other in others) or "no other agent"
+
+
 CARD = (
     Column("id", "ID"),
     *COLUMNS,
     Column("created_at", "CREATED", day_and_time),
     Column("answers_in", "ANSWERS IN", _chats),
+    Column("writes_to", "WRITES TO", _names),
 )
 
 
@@ -79,6 +85,45 @@ def add(invocation: Invocation, name: str, folder: str | None) -> None:
     else:
         talk = hint(f"Talk to it: host chat --agent {chosen}")
         invocation.output.line(f"{name} is there. Its words: groups/{chosen}/. {talk}")
+
+
+@command.command("connect")
+@click.argument("agent")
+@click.argument("other")
+@click.option("--name", metavar="NAME", help="What AGENT calls it (else the folder of OTHER).")
+@click.pass_obj
+def connect(invocation: Invocation, agent: str, other: str, name: str | None) -> None:
+    """Let AGENT write to OTHER, which may answer. Without it no agent reaches another."""
+    one, two = _two(invocation, agent, other)
+    invocation.change(f"Let {one['name']} write to {two['name']}")
+    with invocation.host() as client:
+        made = client.call("agents.connect", agent=one["id"], other=two["id"], name=name or "")
+    _say(invocation, made, f"{one['name']} may write to {two['name']}, which may answer.")
+
+
+@command.command("disconnect")
+@click.argument("agent")
+@click.argument("other")
+@click.pass_obj
+def disconnect(invocation: Invocation, agent: str, other: str) -> None:
+    """Let AGENT write to OTHER no more; it may still answer what OTHER wrote to it."""
+    one, two = _two(invocation, agent, other)
+    invocation.change(f"Let {one['name']} write to {two['name']} no more")
+    with invocation.host() as client:
+        gone = client.call("agents.disconnect", agent=one["id"], other=two["id"])
+    _say(invocation, gone, f"{one['name']} may not write to {two['name']} any more.")
+
+
+def _two(invocation: Invocation, agent: str, other: str) -> tuple[Row, Row]:
+    newest_first = sorted(rows(invocation, "agents.list"), key=lambda row: str(row["created_at"]), reverse=True)
+    return find(newest_first, agent, "agent"), find(newest_first, other, "agent")
+
+
+def _say(invocation: Invocation, answer: object, sentence: str) -> None:
+    if invocation.output.as_json:
+        invocation.output.document(answer)
+    else:
+        invocation.output.line(sentence)
 
 
 def folder_of(name: str) -> str:

@@ -171,7 +171,7 @@ class Fleet:
         if ending.counted and not claimed:
             await self._postmaster.fail_start(key, ending.reason)
         idle = pulled is not None and pulled.state is not None and pulled.state.state == Activity.IDLE
-        if life.finished or (claimed and idle):
+        if life.finished or (claimed and idle and not life.leaving):
             self._is_well(key)
         if life.stopping is not None:
             return

@@ -288,7 +288,9 @@ class Life:
             self.state = pulled.state
             if self.waits and not waited:
                 self.waits_since, self.waits_until = now, now + QUESTION_SECONDS
-            self.finished = self.finished or (self.claimed and self.state.state == Activity.IDLE)
+            # A runner that is told to stop gives its claims back and says that it is idle: that is no end of a turn.
+            idle = self.state.state == Activity.IDLE and not self.leaving
+            self.finished = self.finished or (self.claimed and idle)
         if self.busy:
             self.idle_since = now
         if pulled.wake:

@@ -112,7 +112,10 @@ class House:
     async def until_there(self, folder: str, statement: str) -> None:
         """Returns when the query over the inbound.db of the agent's session finds something."""
         async with asyncio.timeout(30):
-            while not await self.rows(folder, statement):
+            while True:
+                with contextlib.suppress(sqlite3.OperationalError):  # there may be no mailbox yet
+                    if await self.rows(folder, statement):
+                        return
                 await asyncio.sleep(0.02)  # no event tells of a row
 
     async def runners(self, session: str) -> list[int]:

@@ -211,6 +211,11 @@ class Delivery:
         """The addresses that are held up, with the reason in a few words."""
         return {address: lane.waiting_for for address, lane in self._lanes.items() if lane.waiting_for}
 
+    def queued(self, channel_type: str) -> int:
+        """How many items of a platform wait or are being sent now."""
+        lanes = (lane for address, lane in self._lanes.items() if address.channel_type == channel_type)
+        return sum(isinstance(entry, Item) for lane in lanes for entry in lane.items)
+
     def held(self, session: SessionRef) -> int:
         """Characters of a session's that are queued here, in memory."""
         return self._held[session]

@@ -185,6 +185,10 @@ class TerminalChannel:
         """Shows a short line that is no message. Never blocks."""
         self._tell(address.platform_id, {"type": "remark", "text": text})
 
+    def is_attached(self, address: Address) -> bool:
+        """Whether somebody is there."""
+        return bool(self._terminals.get(address.platform_id))
+
     def turn(self, address: Address, active: bool) -> None:
         """A turn of this chat's session has begun or ended. Never blocks."""
         chat = address.platform_id

@@ -15,6 +15,9 @@ from host.failure import Code, Failure
 PATIENCE_SECONDS = 30.0
 """How long a host that went away may take to come back (`host restart`) before the conversation ends."""
 
+SIMULATE = "/simulate-failure"
+"""A line that begins so goes to no agent: it makes a part of the sends to this terminal fail, to practise on."""
+
 _RETRY_SECONDS = 0.2
 _REMEMBERED = 10_000
 
@@ -69,6 +72,7 @@ class Conversation:
         self._show = show
         self._busy = busy
         self._client: AsyncControlClient | None = None
+        self._there = asyncio.Event()
         self._open: dict[str, _Line] = {}
         self._seen: set[tuple[str, int]] = set()
         self._seen_order: deque[tuple[str, int]] = deque()
@@ -91,6 +95,7 @@ class Conversation:
                     raise
             finally:
                 self._client = None
+                self._there.clear()
                 self._busy(False)
                 self._progress("")
             await asyncio.sleep(_RETRY_SECONDS)
@@ -101,6 +106,8 @@ class Conversation:
 
         Raises Failure when the host refuses the text. While the host is away the line waits for it.
         """
+        if text.split(maxsplit=1)[:1] == [SIMULATE]:
+            return await self._simulate(text)
         key = secrets.token_urlsafe(12)
         line = self._open[key] = _Line(text, files, asyncio.get_running_loop().create_future())
         if self._client is not None:
@@ -113,11 +120,29 @@ class Conversation:
                 raise
         return line.settled
 
+    async def _simulate(self, text: str) -> asyncio.Future[bool]:
+        """Has a part of what comes here fail, and shows how that went so far."""
+        try:
+            rate = {"rate": float(words[1])} if len(words := text.split()) > 1 else {}
+        except ValueError:
+            raise Failure(Code.USAGE, f"{SIMULATE} takes a number from 0 to 1, or nothing.") from None
+        await self._there.wait()
+        assert self._client is not None
+        answer = await self._client.call("chat.simulate_failure", **rate)
+        if isinstance(answer, dict):
+            numbers = ", ".join(f"{answer[name]} {name}" for name in ("attempted", "succeeded", "failed", "pending"))
+            share = f"{float(str(answer['rate'])):.0%} of what comes here fails."
+            self._show(Shown(f"{share} So far: {numbers}.", notice=True))
+        done: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+        done.set_result(False)
+        return done
+
     async def _attached(self, client: AsyncControlClient) -> None:
         waiting = [line.event_key for line in self._open.values() if line.event_key is not None]
         async for event in client.stream("chat.attach", chat=self._chat, waiting=waiting):
             if self._client is None:
                 self._client = client
+                self._there.set()
                 for key, line in list(self._open.items()):
                     if line.event_key is None:
                         await self._send_line(client, key, line)

@@ -37,7 +37,8 @@ async def test_each_shape_reaches_its_adapter_or_its_handler_once(post: Post) ->
         await post.until_quiet()
 
     assert {address.platform_id: outgoing for address, outgoing in post.channel.calls} == {
-        name: Outgoing(f"o-{name}", 0, text, session=KEY.session_id, in_reply_to="m-1") for name, (_, _, text) in SHAPES.items()
+        name: Outgoing(f"o-{name}", 0, text, session=KEY.session_id, in_reply_to="m-1")
+        for name, (_, _, text) in SHAPES.items()
     }
     assert len(post.channel.calls) == len(SHAPES)
     assert {post.state(f"o-{name}") for name in SHAPES} == {"sent"}

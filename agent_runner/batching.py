@@ -11,13 +11,15 @@ from mailboxes.rows import Kind, MessageIn
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """A claimable row without its content. `starts` is whether it may start a turn; others only ride along."""
+    """A claimable row without its content. `starts` is whether it may start a turn; others only ride along. `yields`:
+    it is a heartbeat's, which runs alone and only when nothing else may start a turn."""
 
     id: str
     seq: int
     origin: tuple[str, ...]
     addressed: bool
     starts: bool
+    yields: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,8 +51,12 @@ def candidates(waiting: Sequence[Waiting], origin: tuple[str, ...] | None = None
 
     `waiting` is in order of seq. A row that only rides along and has no address rides with any origin.
     """
+    beats = [row for row in waiting if row.yields and row.starts]
+    waiting = [row for row in waiting if not row.yields]
     if origin is None:
         origin = next((row.origin for row in waiting if row.starts), None)
+        if origin is None and beats:
+            return Candidates((beats[0].id,))
     ours = [row for row in waiting if row.origin == origin or not (row.addressed or row.starts)]
     first = next((index for index, row in enumerate(ours) if row.starts), None)
     if first is None:

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from agent_runner import scripts
 from agent_runner.batching import Batch, chat_text, starts_turn
 from agent_runner.formatting import Context, Malformed, format_rows
+from agent_runner.heartbeat import Heartbeat
 from agent_runner.log import log
 from agent_runner.mailbox import Mailbox, Outgoing, Output
 from agent_runner.prompt import system_prompt
@@ -80,6 +81,7 @@ class Runner:
         self._transcript = self._transcripts.open_latest()
         self._provider: Provider | None = None
         self._toolbox: Toolbox | None = None
+        self._heartbeat = Heartbeat(setup.workspace)
 
     def stop(self) -> None:
         """Ends `run` soon: an open turn is given back to the host."""
@@ -165,7 +167,8 @@ class Runner:
         """Does the next thing. False when there is none."""
         try:
             batch = self._mailbox.next_batch(self._clock.now())
-            prompt = self._format(batch) if batch is not None else ""
+            quiet = batch is not None and self._heartbeat.stays_quiet(batch, self._mailbox, self._clock.now())
+            prompt = self._format(batch) if batch is not None and not quiet else ""
         except HostAway as away:
             log("host_away", "debug", reason=str(away))
             return False
@@ -174,7 +177,7 @@ class Runner:
             return True
         if batch is None:
             return False
-        if batch.command is CommandClass.FILTER:
+        if quiet or batch.command is CommandClass.FILTER:
             self._mailbox.complete_unseen(batch.rows, new_id("t"))
             self._ring()
         elif batch.command is CommandClass.ADMIN:
@@ -187,6 +190,9 @@ class Runner:
         """The prompt of a batch; a command is its own text. Raises Malformed and HostAway."""
         if batch.command is not CommandClass.NONE:
             return chat_text(batch.rows[0])
+        if batch.rows[0].is_heartbeat:
+            now = self._clock.now().astimezone(self._setup.zone())
+            return self._heartbeat.prompt(verdicts.get(batch.rows[0].id), now)
         context = Context(
             self._clock.now(), self._setup.zone(), self._mailbox.messages, self._transcripts.cut_records, verdicts
         )
@@ -263,7 +269,7 @@ class Runner:
             crash_at("in_script")
             verdicts = await self._until_stopped(running)
             crash_at("after_script")
-            unseen = [row for row in with_script if isinstance(v := verdicts[row.id], scripts.Said) and not v.wake]
+            unseen = [row for row in with_script if self._heartbeat.wakes_nobody(row, verdicts[row.id])]
             rest = replace(batch, rows=tuple(row for row in batch.rows if row not in unseen))
             goes_on = any(starts_turn(row) for row in rest.rows)
             claimed_by = turn.id
@@ -372,6 +378,7 @@ class Runner:
         """Answers and completion in one transaction; then the host and the transcript are told."""
         if part is None:
             return
+        part, beat = self._heartbeat.only_news(part)
         ready = await self._room_for(part.outputs)
         turn.next_part()
         rest = turn.id if turn.is_open else None
@@ -379,7 +386,12 @@ class Runner:
         self._mailbox.commit(ready, part.rows, part.turn_id, rest, self._clock.now())
         crash_at("after_commit")
         self._ring()
-        self._transcript.end_turn(part.turn_id)
+        if beat is not None:
+            self._heartbeat.asked(beat, self._clock.now())
+        if beat is not None and not part.outputs:
+            self._transcript.roll_back()  # nothing came of it: it is not to be paid for again with each turn to come
+        else:
+            self._transcript.end_turn(part.turn_id)
         self._transcripts.touch(self._transcript)
         self._transcript.begin(turn.id)
         crash_at("after_transcript")

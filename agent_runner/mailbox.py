@@ -108,7 +108,7 @@ _PENDING_BRIEFLY = f"SELECT {_WITHOUT_CONTENT} {_DUE}"
 
 
 def _waiting(row: MessageIn) -> Waiting:
-    return Waiting(row.id, row.seq, row.origin, row.address is not None, starts_turn(row))
+    return Waiting(row.id, row.seq, row.origin, row.address is not None, starts_turn(row), row.is_heartbeat)
 
 
 def roll_back(workspace: Workspace) -> None:
@@ -187,6 +187,11 @@ class Mailbox:
             return None
         omitted, ids = set(chosen.omitted), set(chosen.ids)
         return cut_batch([row for row in rows if row.id in ids], [row for row in rows if row.id in omitted])
+
+    def heard(self) -> int:
+        """How far people have written: the highest seq of what came in from outside."""
+        kinds = "'chat', 'chat-sdk', 'webhook'"
+        return int(self._read(f"SELECT max(seq) FROM messages_in WHERE kind IN ({kinds})")[0][0] or 0)  # noqa: S608  our words
 
     def messages(self, ids: Iterable[str]) -> list[MessageIn]:
         """The rows with these ids that exist, in order of seq."""

@@ -23,6 +23,7 @@ import structlog
 
 from host.control_client import MAX_LINE, ConnectionLost, HostAbsent
 from host.failure import Code, Failure
+from mailboxes import sockets
 
 MAX_CONNECTIONS = 64
 MAX_REQUESTS = 32
@@ -118,12 +119,7 @@ class ControlServer:
 
     def _bind(self) -> socket.socket:
         self._names = {uid: _user_name(uid) for uid in {0, os.geteuid()}}
-        self._path.unlink(missing_ok=True)
-        listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
-        # The mode of the socket's file comes from its descriptor: there is no moment in which others could connect.
-        os.fchmod(listening.fileno(), 0o600)
-        listening.bind(str(self._path))
-        return listening
+        return sockets.bind(self._path, socket.SOCK_STREAM, 0o600)
 
     async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()

@@ -5,13 +5,12 @@ sandbox cannot write; end of file means that the other side is gone.
 """
 
 import asyncio
-import contextlib
 import os
 import socket
 from collections.abc import Callable
 from pathlib import Path
 
-from mailboxes.layout import MAX_SOCKET_PATH
+from mailboxes import sockets
 
 RING = b"r"
 BEAT = b"b"
@@ -24,26 +23,9 @@ alone."""
 
 
 def bind(path: Path, mode: int, group: int | None = None) -> socket.socket:
-    """A listening bell socket at `path` (an older one is replaced). The umask of the host keeps
-    others out until the mode is set, and nobody can connect before `listen`.
-
-    Raises ValueError when the path is longer than a Unix socket's may be.
-    """
-    if len(os.fsencode(path)) > MAX_SOCKET_PATH:
-        raise ValueError(f"the socket path {path} is longer than {MAX_SOCKET_PATH} bytes")
-    with contextlib.suppress(FileNotFoundError):
-        path.unlink()
-    listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    try:
-        listener.bind(os.fspath(path))
-        if group is not None:
-            os.chown(path, -1, group, follow_symlinks=False)
-        path.chmod(mode)
-        listener.listen(2)
-        listener.setblocking(False)
-    except BaseException:
-        listener.close()
-        raise
+    """A listening bell socket at `path` (see mailboxes.sockets.bind, which says what it raises)."""
+    listener = sockets.bind(path, socket.SOCK_SEQPACKET, mode, group)
+    listener.listen(2)
     return listener
 
 

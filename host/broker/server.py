@@ -5,7 +5,6 @@ is per door; nothing is shared but the event loop and the gateway's connections.
 """
 
 import asyncio
-import os
 import socket
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -18,6 +17,7 @@ import structlog
 
 from host.broker.gateway import Broken, Gateway, Request, error_body
 from host.broker.rules import Refused
+from mailboxes import sockets
 
 _log = structlog.get_logger(__name__)
 
@@ -85,7 +85,7 @@ class Door:
 
     async def listen(self, mode: int, gid: int | None) -> None:
         """Binds and starts to serve. Raises OSError."""
-        bound = await asyncio.to_thread(_bind, self.path, mode, gid)
+        bound = await asyncio.to_thread(sockets.bind, self.path, socket.SOCK_STREAM, mode, gid)
         self._server = await asyncio.start_unix_server(self._accept, sock=bound, limit=_READ)
 
     async def close(self) -> None:
@@ -129,23 +129,6 @@ class Door:
     def leave(self) -> None:
         """Gives the place back."""
         self._requests -= 1
-
-
-def _bind(path: Path, mode: int, gid: int | None) -> socket.socket:
-    path.unlink(missing_ok=True)
-    bound = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    try:
-        # Closed to everybody until owner and mode are right: bind takes the mode of the descriptor.
-        os.fchmod(bound.fileno(), 0o600)
-        bound.bind(str(path))
-        if gid is not None:
-            os.chown(path, -1, gid, follow_symlinks=False)
-        path.chmod(mode)
-        bound.setblocking(False)
-    except OSError:
-        bound.close()
-        raise
-    return bound
 
 
 class _Connection:

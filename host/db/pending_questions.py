@@ -97,7 +97,8 @@ def every(connection: Connection) -> list[Pending]:
 
 def remove(connection: Connection, question_ids: Sequence[str]) -> None:
     """They are answered, or have ended."""
-    connection.execute(delete(pending_questions).where(_columns.question_id.in_(question_ids)))
+    if question_ids:
+        connection.execute(delete(pending_questions).where(_columns.question_id.in_(question_ids)))
 
 
 def expire(connection: Connection, question_id: str) -> Pending | None:

@@ -47,8 +47,6 @@ MAX_BETWEEN_AGENTS = 600
 """Messages that go to and fro between two sessions, and between two agents, within WINDOW_SECONDS: a bound that holds
 whatever a sandbox says about what it answers."""
 
-_LOOKED_AT = 20
-
 log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 
 
@@ -62,11 +60,13 @@ class Post(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class _Cause:
-    """Why a session writes. `hops`: how many messages of agents led here; `answers`: the address wrote to it."""
+    """Why a session writes. `hops`: how many messages of agents led here; `answers`: the session that it writes to
+    wrote to it before; `request`: the delivery that it answers now, where that session made it."""
 
     principal: str | None
     hops: int
     answers: bool
+    request: str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,14 +161,15 @@ class AgentMail:
             raise NotSent(target if isinstance(target, str) else "its agent is not here any more", permanent=True)
         if not outgoing.notice:
             await self._refuse_ping_pong(own, target, cause)
-        row = await self._row(group, sender, target, outgoing, cause)
+        back = await self._pool.call(target.key, lambda box: _asked_from(box, cause.request))
+        row = await self._row(group, sender, target, outgoing, cause, back or Address(AGENT, "", group.id, sender.id))
         await self._post.put(target.key, [row], self._provisioner(target))
         return row.id
 
     async def _row(
-        self, group: AgentGroup, sender: Session, target: _Target, outgoing: Outgoing, cause: _Cause
+        self, group: AgentGroup, sender: Session, target: _Target, outgoing: Outgoing, cause: _Cause, back: Address
     ) -> MessageIn:
-        """What the other session gets. Its address leads back to the very session that wrote (ledger R174)."""
+        """What the other session gets, `back` being where its answer goes."""
         row_id, hops = _row_id(outgoing), cause.hops + 1
         if outgoing.notice:
             told = {"agent": group.name, "agent_group_id": group.id, "text": outgoing.text}
@@ -185,6 +186,7 @@ class AgentMail:
                     "attachments": files,
                     "isFromMe": False,
                     "hops": hops,
+                    "request": outgoing.delivery_id,
                 }
             )
         return MessageIn(
@@ -192,7 +194,7 @@ class AgentMail:
             kind,
             to_text(self._clock.now()),
             content,
-            Address(AGENT, "", group.id, sender.id),
+            back,
             source_session=sender.id,
             principal=cause.principal,
         )
@@ -307,36 +309,56 @@ def _cause_of(mailbox: Mailbox, in_reply_to: str | None, address: Address) -> _C
     answered = mailbox.rows("id = ?", [in_reply_to]) if in_reply_to is not None else []
     open_rows = [] if answered else mailbox.rows("status = 'processing'")
     row = next(iter(reversed(answered or open_rows)), None) or _newest(mailbox, "1")
+    other = address.thread_id
+    answers = (
+        other is not None and other != mailbox.key.session_id and bool(_newest(mailbox, "source_session = ?", other))
+    )
     if row is None:
-        return _Cause(None, 0, mailbox.is_origin(address))
-    return _Cause(row.principal, _hops_of(mailbox, row), mailbox.is_origin(address))
+        return _Cause(None, 0, answers, None)
+    request = _stamps(row).get("request") if answers and row.source_session == other else None
+    return _Cause(row.principal, _hops_of(mailbox, row), answers, request if isinstance(request, str) else None)
 
 
-def _newest(mailbox: Mailbox, condition: str) -> MessageIn | None:
+def _asked_from(mailbox: Mailbox, request: str | None) -> Address | None:
+    """Where an agent was asked to ask: the chat of the message that led to its request. The answer belongs there and
+    not to whoever gave it, or two agents would thank each other for ever."""
+    if request is None or not mailbox.exists():
+        return None
+    found = mailbox.db.execute(
+        "SELECT m.id FROM deliveries d JOIN messages_in m ON m.id = d.in_reply_to WHERE d.id = ?", (request,)
+    ).fetchone()
+    return mailbox.rows("id = ?", [found["id"]])[0].address if found else None
+
+
+def _newest(mailbox: Mailbox, condition: str, *values: object) -> MessageIn | None:
     row = mailbox.db.execute(
-        f"SELECT {IN_COLUMNS} FROM messages_in WHERE {condition} ORDER BY seq DESC LIMIT 1"  # noqa: S608  our own words
+        f"SELECT {IN_COLUMNS} FROM messages_in WHERE {condition} ORDER BY seq DESC LIMIT 1",  # noqa: S608  our own words
+        values,
     ).fetchone()
     return None if row is None else message_in_of(row)
 
 
+def _stamps(row: MessageIn) -> dict[str, object]:
+    """What this module has put into a row's content. A person's chat row cannot have it: its keys are the host's."""
+    values = json.loads(row.content) if row.kind in (Kind.CHAT, Kind.SYSTEM) else {}
+    return values if isinstance(values, dict) else {}
+
+
 def _hops_of(mailbox: Mailbox, row: MessageIn) -> int:
-    """0 for what a person or a task caused. A row that the host derived from an agent's message (the result of an
-    action) has that agent's address and counts as the agent's last one."""
-    if row.address is None or row.address.channel_type != AGENT:
-        return 0
-    contents = mailbox.db.execute(
-        "SELECT content FROM messages_in WHERE channel_type = ? AND platform_id = ? AND thread_id IS ? AND seq <= ? "
-        "ORDER BY seq DESC LIMIT ?",
-        (AGENT, row.address.platform_id, row.address.thread_id, row.seq, _LOOKED_AT),
-    )
-    stamped = (json.loads(content).get("hops") for (content,) in contents)
-    return next((hops for hops in stamped if isinstance(hops, int)), 0)
+    """0 for what a person or a task caused. Another word of the host's (the result of an action) counts as what came
+    before it from the same place."""
+    if row.kind == Kind.SYSTEM and "hops" not in _stamps(row) and row.address is not None:
+        a = row.address
+        where = "channel_type = ? AND account_id = ? AND platform_id = ? AND thread_id IS ? AND seq < ? AND kind <> ?"
+        values = (a.channel_type, a.account_id, a.platform_id, a.thread_id, row.seq, Kind.SYSTEM)
+        row = _newest(mailbox, where, *values) or row
+    hops = _stamps(row).get("hops", 0)
+    return hops if isinstance(hops, int) else 0
 
 
 def _notice(mailbox: Mailbox, about: str, text: str) -> tuple[bool, Item | None]:
     """Whether a person talks with a session, and what they are told: once, until they write again."""
-    of_people = f"platform_id IS NOT NULL AND channel_type <> '{AGENT}' AND kind <> '{Kind.SYSTEM}'"
-    row = _newest(mailbox, of_people) if mailbox.exists() else None
+    row = _newest(mailbox, "platform_id IS NOT NULL AND source_session IS NULL") if mailbox.exists() else None
     if row is None or row.address is None:
         return False, None
     address, said = row.address, list[Item | None]()

@@ -36,10 +36,10 @@ class Village:
 
     async def say(
         self, sandbox: ScriptedSandbox, row_id: str, to: str, *, thread: str | None = None,
-        in_reply_to: str | None = None, **content: object,
+        in_reply_to: str | None = None, turn: str = "t-1", **content: object,
     ) -> None:  # fmt: skip
         """A tool of the open turn sends a row to another agent, and the host has taken it over."""
-        values = [row_id, "t-1", in_reply_to, to_text(self.house.clock.now()), "chat", "agent", "", to, thread]
+        values = [row_id, turn, in_reply_to, to_text(self.house.clock.now()), "chat", "agent", "", to, thread]
         content = {"text": "hello"} | content
         shown = ", ".join("NULL" if value is None else f"'{value}'" for value in [*values, json.dumps(content)])
         sandbox.write("UPDATE runner_state SET next_seq = next_seq + 2")
@@ -58,12 +58,13 @@ class Village:
 
     def heard(self, name: str) -> list[dict[str, Any]]:
         """The contents of the rows that came from agents, with their columns."""
-        rows = [row for row in self.house.rows(chat=name) if row["channel_type"] == "agent"]
-        return [{**row, **json.loads(row["content"])} for row in rows]
+        rows = [{**row, **json.loads(row["content"])} for row in self.house.rows(chat=name)]
+        return [row for row in rows if "hops" in row]
 
     def told(self, name: str) -> list[dict[str, Any]]:
         """The system rows of a session."""
-        return [json.loads(row["content"]) for row in self.house.rows(chat=name) if row["kind"] == "system"]
+        rows = [json.loads(row["content"]) for row in self.house.rows(chat=name) if row["kind"] == "system"]
+        return [row for row in rows if "hops" not in row]
 
     async def find(self, name: str, agent: str = B, sender: str = A) -> list[SessionRef]:
         """The sessions that an agent has with another; the first one goes by `name` from now on."""

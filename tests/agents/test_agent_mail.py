@@ -53,16 +53,25 @@ async def test_sender_and_principal_are_the_hosts_word(village: Village) -> None
     assert (row["sender"], row["senderId"], row["isFromMe"], row["hops"]) == (
         "a", f"agent:{village.agent(A)}", False, 1)  # fmt: skip
     assert row["principal"] == "telegram:1", "whoever wrote the message that the turn answers"
-    assert set(json.loads(row["content"])) == {"sender", "senderId", "text", "attachments", "isFromMe", "hops"}
+    stamped = {"hops", "request"}
+    assert set(json.loads(row["content"])) == {"sender", "senderId", "text", "attachments", "isFromMe"} | stamped
 
 
 @pytest.mark.req("R174")
-async def test_a_plain_answer_finds_the_session_that_asked_without_a_grant_of_its_own(village: Village) -> None:
+async def test_a_plain_answer_finds_the_session_that_asked_and_its_own_answer_the_person(village: Village) -> None:
     await village.grant()
     asking = await village.house.turn(A)
-    await village.say(asking, "o-1", village.agent(B), text="what is it?")
+    [asked] = village.house.rows(chat=A)
+    await village.say(asking, "o-1", village.agent(B), text="what is it?", in_reply_to=asked["id"])
     await village.settled(A, "o-1")
+    asking.answer("I have asked")
     await village.find("b/a")
+    [request] = village.heard("b/a")
+    assert (request["channel_type"], request["platform_id"], request["thread_id"]) == (
+        "agent",
+        village.agent(A),
+        village.house.keys[A].session_id,
+    )
     other = await village.house.sandbox("b/a")
     assert other.claim("t-b")
     other.answer("it is 42", "t-b")
@@ -70,9 +79,32 @@ async def test_a_plain_answer_finds_the_session_that_asked_without_a_grant_of_it
     await until(lambda: village.heard(A))
     [row] = village.heard(A)
     assert (row["text"], row["senderId"]) == ("it is 42", f"agent:{village.agent(B)}")
-    assert (row["platform_id"], row["thread_id"]) == (village.agent(B), village.house.keys["b/a"].session_id)
+    assert row["source_session"] == village.house.keys["b/a"].session_id
     assert row["principal"] == "telegram:1"
     assert [one["text"] for one in village.heard("b/a")] == ["what is it?"], "nobody answers to themselves"
+    assert asking.claim("t-2")
+    asking.answer("they say 42", "t-2")
+    await until(lambda: village.house.channel.texts(A) == ["I have asked", "they say 42"])
+    assert len(village.heard("b/a")) == 1, "they do not thank each other for ever"
+
+
+@pytest.mark.req("R174")
+async def test_what_no_person_asked_for_goes_back_to_the_agent_that_wrote(village: Village) -> None:
+    await village.grant()
+    asking = await village.house.turn(A)
+    await village.say(asking, "o-1", village.agent(B), in_reply_to="m-forged")
+    await village.settled(A, "o-1")
+    await village.find("b/a")
+    other = await village.house.sandbox("b/a")
+    assert other.claim("t-b")
+    other.answer("done", "t-b")
+    await until(lambda: village.heard(A))
+    [row] = village.heard(A)
+    assert (row["channel_type"], row["platform_id"], row["thread_id"]) == (
+        "agent",
+        village.agent(B),
+        village.house.keys["b/a"].session_id,
+    )
 
 
 @pytest.mark.req("R175")
@@ -185,39 +217,37 @@ async def test_two_agents_that_always_answer_come_to_an_end_and_people_do_not(
 ) -> None:
     monkeypatch.setattr(agent_mail, "MAX_HOPS", 6)
     await village.grant()
-    asking = await village.house.turn(A)
-    await village.say(asking, "o-1", village.agent(B), text="ping")
-    await village.settled(A, "o-1")
-    asking.answer("I have asked")
-    await village.find("b/a")
-    names, number = ["b/a", A], 0
+    sandbox = await village.house.turn(A)
+    asked, number = village.house.rows(chat=A)[-1]["id"], 0
     while number < 30:
-        name = names[number % 2]
-        sandbox = await village.house.sandbox(name)
-        await until(lambda name=name: village.house.rows("pending", name))  # type: ignore[misc]
-        assert sandbox.claim(f"t-{number}")
-        before = len(village.out(name))
-        sandbox.answer(f"echo {number}", f"t-{number}")
-        await until(lambda name=name, before=before: len(village.out(name)) > before)  # type: ignore[misc]
-        said = next(row for row in village.out(name)[before:] if row["channel_type"] == "agent")
-        number += 1
-        if await village.settled(name, said["id"]) == "failed":
+        row_id = f"o-{number}"
+        await village.say(sandbox, row_id, village.agent(B), text="ping", in_reply_to=asked, turn=f"t-{number or 1}")
+        if await village.settled(A, row_id) == "failed":
             break
+        sandbox.answer("I have asked", f"t-{number or 1}")
+        await village.find("b/a")
+        other = await village.house.sandbox("b/a")
+        await until(lambda: village.house.rows("pending", "b/a"))
+        assert other.claim(f"t-b{number}")
+        other.answer("pong", f"t-b{number}")
+        number += 2
+        await until(lambda: village.house.rows("pending", A))
+        assert sandbox.claim(f"t-{number}")
+        asked = village.heard(A)[-1]["id"]
 
     assert number == 6
     await until(village.house.channel.notices)
     [notice] = village.house.channel.notices()
     assert "answered each other 6 times" in notice
-    assert [told["action"] for told in village.told(name)] == ["delivery_failed"]
+    assert [told["action"] for told in village.told(A)] == ["delivery_failed"]
 
-    village.house.channel.taken.clear()
+    sandbox.answer("I was stopped", "t-6")
     await village.house.send("go on", A)
-    person = await village.house.sandbox(A)
-    await until(lambda: village.house.rows("pending", A))
-    assert person.claim("t-p")
-    await village.say(person, "o-9", village.agent(B), in_reply_to=village.house.rows(chat=A)[-1]["id"])
-    assert await village.settled(A, "o-9") == "sent", "a person began anew"
-    person.answer("yes", "t-p")
+    await until(lambda: [row for row in village.house.rows("pending", A) if row["trigger"]])
+    assert sandbox.claim("t-p")
+    await village.say(sandbox, "o-p", village.agent(B), in_reply_to=village.house.rows(chat=A)[-1]["id"], turn="t-p")
+    assert await village.settled(A, "o-p") == "sent", "a person began anew"
+    sandbox.answer("yes", "t-p")
     await until(lambda: "yes" in village.house.channel.texts(A))
 
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from host import series_changes
-from host.series import Series, State, get, remove
+from host.series import Series, State, forget, get
 from host.series_changes import Done, Listed, listed
 from host.task_draft import changed, new_series
 from host.timetable import ScheduleRefused, moment
@@ -144,7 +144,7 @@ def take_in(
             job.said, series_id=task_id_of(job.id), address=address, principal=principal, zone=zone, now=mailbox.now()
         )
         if known is not None:
-            remove(db, known)
+            forget(db, known.id)
         series_changes.add(mailbox, db, made, start, done)
         return Taken("added", None, listed(db, made))
     except ScheduleRefused as refused:

@@ -6,6 +6,7 @@ which the last is judged finished, so a slot fires once, whenever the host is ki
 host.series_changes. Everything here runs inside `Mailbox.write`, but for what only reads.
 """
 
+import json
 import logging
 import sqlite3
 from dataclasses import dataclass, replace
@@ -161,9 +162,9 @@ def store(db: sqlite3.Connection, series: Series) -> None:
     db.execute(f"INSERT OR REPLACE INTO series ({', '.join(_COLUMNS)}) VALUES ({marks})", _values(series))  # noqa: S608  our words
 
 
-def remove(db: sqlite3.Connection, series: Series) -> None:
+def forget(db: sqlite3.Connection, series_id: str) -> None:
     """Forgets a task; what it brought about stays."""
-    db.execute("DELETE FROM series WHERE id=?", (series.id,))
+    db.execute("DELETE FROM series WHERE id=?", (series_id,))
 
 
 def get(db: sqlite3.Connection, series_id: str) -> Series | None:
@@ -221,10 +222,23 @@ def place(mailbox: "Mailbox", db: sqlite3.Connection, series: Series, slot: date
         _place_out(mailbox, db, series, text, taken)
 
 
+def content_of(series: Series) -> str:
+    """What an occurrence carries; a beat also what was decided of it, which the runner holds to."""
+    if not isinstance(series.schedule, Every) or not series.is_heartbeat:
+        return series.content
+    decided = {
+        "every_seconds": series.schedule.seconds,
+        "hours": None if series.hours is None else [series.hours.first, series.hours.end],
+        "zone": series.zone,
+        "per_day": series.per_day,
+    }
+    return json.dumps({**json.loads(series.content), "heartbeat": decided}, ensure_ascii=False)
+
+
 def row_for(series: Series, row_id: str, slot: str | None, now: str) -> MessageIn:
     """A row of messages_in that has the agent do a task: at `slot`, or at once and beside its schedule."""
     return MessageIn(
-        row_id, series.kind, slot or now, series.content, None if series.quiet else series.address,
+        row_id, series.kind, slot or now, content_of(series), None if series.quiet else series.address,
         process_after=slot, recurrence=None if isinstance(series.schedule, At) else str(series.schedule),
         series_id=series.id, slot=slot, principal=series.principal,
     )  # fmt: skip
@@ -360,14 +374,14 @@ def _advance(mailbox: "Mailbox", db: sqlite3.Connection, series: Series, slot: s
     if following_slot is not None:
         place(mailbox, db, series, following_slot, taken)
     elif series.remove_when_done:
-        remove(db, series)
+        forget(db, series.id)
     else:
         store(db, replace(series, state=State.DONE))
 
 
 def _within_the_day(db: sqlite3.Connection, series: Series, slot: datetime | None) -> datetime | None:
     """The slot, or where the task has had its share of that day, the first of the next day."""
-    if slot is None or series.per_day is None:
+    if slot is None or series.per_day is None or series.is_heartbeat:  # most beats cost nothing: the runner counts
         return slot
     midnight = slot.astimezone(zone_of(series.zone)).replace(hour=0, minute=0, second=0, microsecond=0)
     tomorrow = midnight + timedelta(days=1)

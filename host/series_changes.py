@@ -14,6 +14,7 @@ from host.series import (
     State,
     begin,
     call_off,
+    content_of,
     every,
     find,
     first_slot,
@@ -24,13 +25,16 @@ from host.series import (
     store,
     when,
 )
-from host.timetable import At, ScheduleRefused, next_slot
+from host.timetable import At, Every, ScheduleRefused, next_slot
 from mailboxes.clock import from_text
 from mailboxes.ids import new_id
 from mailboxes.rows import DeliveryState, InStatus, MessageOut
 
 if TYPE_CHECKING:
     from host.mailbox import Mailbox
+
+
+_OWNERS = "The heartbeat is your owner's decision. Ask them: `host tasks set heartbeat`."
 
 
 class NoSuchTask(LookupError):
@@ -62,12 +66,15 @@ def listed(db: sqlite3.Connection, series: Series) -> Listed:
     return Listed(series, None if waits is None else waits.slot, when(series, waits), running)
 
 
-def wanted(db: sqlite3.Connection, task_id: str) -> Series:
-    """The live task of this id (its own or an occurrence's). Raises NoSuchTask."""
+def wanted(db: sqlite3.Connection, task_id: str, *, by_agent: bool = False) -> Series:
+    """The live task of this id (its own or an occurrence's). Raises NoSuchTask, and ScheduleRefused for what is not
+    the agent's to change."""
     series = find(db, task_id)
     if series is None or series.state not in {State.ACTIVE, State.PAUSED}:
         ended = "" if series is None else f" It is {series.state}."
         raise NoSuchTask(f"There is no task {task_id[:64]!r} in this session.{ended}")
+    if by_agent and series.is_heartbeat:
+        raise ScheduleRefused(_OWNERS)
     return series
 
 
@@ -77,6 +84,7 @@ def add(mailbox: "Mailbox", db: sqlite3.Connection, series: Series, start: datet
     known = get(db, series.id)
     if known is not None:
         return known
+    _check_beat(series)
     if len(every(db)) >= MAX_SERIES:
         raise ScheduleRefused(TOO_MANY)
     first = first_slot(series, start)
@@ -86,8 +94,14 @@ def add(mailbox: "Mailbox", db: sqlite3.Connection, series: Series, start: datet
     return series
 
 
+def _check_beat(series: Series) -> None:
+    if series.is_heartbeat and not isinstance(series.schedule, Every):
+        raise ScheduleRefused("A heartbeat comes at intervals, such as every 30m.")
+
+
 def change(mailbox: "Mailbox", db: sqlite3.Connection, before: Series, after: Series, done: Done) -> Series:
     """Replaces what a task is. A changed schedule moves the next time at once; what runs now runs to its end."""
+    _check_beat(after)
     store(db, after)
     moved = (before.schedule, before.hours, before.zone) != (after.schedule, after.hours, after.zone)
     waits = open_occurrence(db, before)
@@ -95,7 +109,7 @@ def change(mailbox: "Mailbox", db: sqlite3.Connection, before: Series, after: Se
         return after
     if moved or waits is None:
         _set_next(mailbox, db, after, waits, done)
-    elif (before.content, before.quiet) != (after.content, after.quiet):
+    elif (content_of(before), before.quiet) != (content_of(after), after.quiet):
         _rewrite(mailbox, db, after, waits, done)
     return after
 

@@ -1,13 +1,14 @@
 """The sweep: wakes stopped sessions whose time has come, from an index in memory; it never opens mailboxes to look."""
 
 import asyncio
+import sqlite3
 from collections.abc import Awaitable, Callable
 
 import structlog
 
 from host.due import DueIndex
 from host.fleet import Fleet
-from host.items import SessionRef
+from host.items import InboundHeld, SessionRef
 from host.series import LATE
 from mailboxes.clock import Clock, to_text
 
@@ -69,8 +70,8 @@ class Sweep:
     async def _mend_and_wake(self, key: SessionRef) -> None:
         try:
             due = await self._mend(key)
-        except Exception:  # whatever keeps it from being mended, what is due wants its turn
-            log.exception("a session whose time passed could not be looked at", session=key.session_id)
+        except (OSError, sqlite3.Error, InboundHeld) as error:  # what is due wants its turn all the same
+            log.error("a late session could not be looked at", session=key.session_id, reason=str(error))  # noqa: TRY400  the sentence says it all
             self._fleet.notify(key)
             return
         if due is not None and due <= to_text(self._clock.now()):

@@ -16,15 +16,17 @@ from host.mailbox_pool import MailboxPool
 from host.series import Series
 from host.series_changes import Done, Listed, listed
 from host.task_draft import changed, new_series
-from host.timetable import MIN_SECONDS
+from host.timetable import MIN_SECONDS, ScheduleRefused
 from mailboxes.clock import Clock, to_text
 from mailboxes.ids import new_id
-from mailboxes.rows import Address
+from mailboxes.rows import HEARTBEAT, Address
 
 T = TypeVar("T")
 
 SOONEST = timedelta(seconds=MIN_SECONDS)
 """An agent's single time is at least so far away: a task that schedules the next one must not spin."""
+
+_BEATS: Mapping[str, object] = {"recurrence": "every 30m", "hours": "9-22", "missed": "skip"}
 
 Change = Callable[[Mailbox, sqlite3.Connection, Series, Done], object]
 
@@ -75,18 +77,17 @@ class TaskDesk:
             key, lambda mailbox, db, done: listed(db, series_changes.add(mailbox, db, made, start, done))
         )
 
-    async def put(self, key: SessionRef, made: Series) -> Listed:
-        """A task that is made already, in the place of one with its id."""
-
-        def work(mailbox: Mailbox, db: sqlite3.Connection, done: Done) -> Listed:
-            known = series.get(db, made.id)
-            if known is None:
-                series_changes.add(mailbox, db, made, mailbox.now(), done)
-            else:
-                series_changes.change(mailbox, db, known, made, done)
-            return listed(db, made)
-
-        return await self._write(key, work)
+    async def add_heartbeat(
+        self, key: SessionRef, said: Mapping[str, object], *, address: Address | None, principal: str | None
+    ) -> Listed:
+        """Has the agent look after what its HEARTBEAT.md names: every half hour from 9 to 22, unless something else is
+        said. A session has one."""
+        heartbeat_id = f"{HEARTBEAT}{key.session_id}"
+        if any(one.series.id == heartbeat_id for one in await self.tasks(key)):
+            raise ScheduleRefused("This session has a heartbeat already. Change it: host tasks set heartbeat")
+        await self._write(key, lambda _, db, __: series.forget(db, heartbeat_id))  # of an earlier one that was removed
+        full = {**_BEATS, **said, "prompt": "HEARTBEAT.md", "name": "heartbeat"}
+        return await self.add(key, full, address=address, principal=principal, series_id=heartbeat_id)
 
     async def take_in(self, key: SessionRef, job: Job, *, address: Address | None, principal: str | None) -> Taken:
         """A job of a CRON.json becomes a task; one that was taken in before is brought up to what the file says."""
@@ -106,23 +107,23 @@ class TaskDesk:
         soonest = SOONEST if by_agent else timedelta(0)
 
         def work(mailbox: Mailbox, db: sqlite3.Connection, done: Done) -> Listed:
-            before = series_changes.wanted(db, task_id)
+            before = series_changes.wanted(db, task_id, by_agent=by_agent)
             after = changed(before, said, now=mailbox.now(), soonest=soonest)
             return listed(db, series_changes.change(mailbox, db, before, after, done))
 
         return await self._write(key, work)
 
-    async def cancel(self, key: SessionRef, task_id: str) -> Listed:
+    async def cancel(self, key: SessionRef, task_id: str, *, by_agent: bool = False) -> Listed:
         """Ends a task; what runs now runs to its end."""
-        return await self._change(key, task_id, series_changes.cancel)
+        return await self._change(key, task_id, series_changes.cancel, by_agent=by_agent)
 
-    async def pause(self, key: SessionRef, task_id: str) -> Listed:
+    async def pause(self, key: SessionRef, task_id: str, *, by_agent: bool = False) -> Listed:
         """Holds a task."""
-        return await self._change(key, task_id, series_changes.pause)
+        return await self._change(key, task_id, series_changes.pause, by_agent=by_agent)
 
-    async def resume(self, key: SessionRef, task_id: str) -> Listed:
+    async def resume(self, key: SessionRef, task_id: str, *, by_agent: bool = False) -> Listed:
         """Lets a paused task go on."""
-        return await self._change(key, task_id, series_changes.resume)
+        return await self._change(key, task_id, series_changes.resume, by_agent=by_agent)
 
     async def run(self, key: SessionRef, task_id: str) -> str:
         """Runs a task once more, now; its schedule stays. Returns the id of the message."""
@@ -144,9 +145,9 @@ class TaskDesk:
         self._delivery.add(taken.items)
         return due
 
-    async def _change(self, key: SessionRef, task_id: str, change: Change) -> Listed:
+    async def _change(self, key: SessionRef, task_id: str, change: Change, *, by_agent: bool) -> Listed:
         def work(mailbox: Mailbox, db: sqlite3.Connection, done: Done) -> Listed:
-            wanted = series_changes.wanted(db, task_id)
+            wanted = series_changes.wanted(db, task_id, by_agent=by_agent)
             change(mailbox, db, wanted, done)
             return listed(db, series.get(db, wanted.id) or wanted)
 

@@ -47,7 +47,8 @@ class TaskMethods:
 
     async def _add(self, call: Call) -> object:
         key, address = await self._session(call)
-        made = await _said(self._desk.add(key, _fields(call), address=address, principal=TERMINAL_USER))
+        add = self._desk.add_heartbeat if call.flag("heartbeat") else self._desk.add
+        made = await _said(add(key, _fields(call), address=address, principal=TERMINAL_USER))
         _log("task added", call, key, made.series.id)
         return _row(made, key)
 

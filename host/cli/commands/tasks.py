@@ -111,23 +111,27 @@ def _task_options(function: Callable[..., Any]) -> Callable[..., Any]:
 @click.option("--agent", metavar="AGENT", help="Whose (else the only one's, or main's).")
 @click.option("--session", metavar="SESSION", help="In which of its sessions (else the one that was active last).")
 @click.option("--say", is_flag=True, help="TEXT goes out as it is; the agent is not woken.")
+@click.option(
+    "--heartbeat", is_flag=True, help="Look after what its HEARTBEAT.md names (every 30m, 9-22)."
+)
 @click.option("--from", "file", type=click.Path(path_type=Path), help="Take the jobs of a CRON.json in.")
 @_task_options
 @click.pass_obj
 def add(
-    invocation: Invocation, /, *, text: str | None, agent: str | None, session: str | None, say: bool,
+    invocation: Invocation, /, *, text: str | None, agent: str | None, session: str | None, say: bool, heartbeat: bool,
     file: Path | None, **options: object,
 ) -> int:  # fmt: skip
     """A new task: the agent is woken with TEXT at that time, and its answer goes to the session's chat."""
-    if (text is None) == (file is None):
-        raise Failure(Code.USAGE, "A task needs a text, or --from with a file.", "See `host tasks add --help`.")
+    if (text is not None) + (file is not None) + heartbeat != 1:
+        what = "A task needs a text, or --from with a file, or --heartbeat."
+        raise Failure(Code.USAGE, what, "See `host tasks add --help`.")
     where = _where(invocation, agent, session)
     if file is not None:
         return _import(invocation, file, where)
-    said = {**_said(options), "message" if say else "prompt": text}
-    invocation.change(f"Add the task {text!r}")
+    said = _said(options) if heartbeat else {**_said(options), "message" if say else "prompt": text}
+    invocation.change(f"Add the task {text or 'heartbeat'!r}")
     with invocation.host() as client:
-        made = client.call("tasks.add", **where, task=said)
+        made = client.call("tasks.add", **where, task=said, heartbeat=heartbeat)
     _show(invocation, made, "is there")
     return 0
 

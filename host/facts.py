@@ -47,6 +47,12 @@ Row = dict[str, object]
 SANDBOX_WORDS = {RuntimeName.DOCKER: "container", RuntimeName.PROCESS: "process"}
 """One word for users, one for the code."""
 
+LIMITS_HOLD = {
+    RuntimeName.DOCKER: "",
+    RuntimeName.PROCESS: " Memory is limited for each program of a sandbox, the processor for none.",
+}
+"""What a person has to know of the limits of a sandbox: those for all of it are an engine's to set."""
+
 MIN_FREE_BYTES = 32 * 1024**2
 """With less on the disk of the home, `status` says that it is full."""
 
@@ -118,7 +124,7 @@ class Facts:
                 "busy": sum(1 for one in live.values() if one.busy),
                 "limit": self._settings.value.max_sandboxes,
                 "waiting": len(self._fleet.queued()),
-                "detail": f"Containers: {self._images.state}.",
+                "detail": f"Containers: {self._images.state}.{LIMITS_HOLD[self._preferred()]}",
             },
             "channels": [
                 {"name": channel_type, "account": account, "healthy": health.healthy, "detail": health.detail}

@@ -41,11 +41,12 @@ log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Commanded:
-    """A command on its way to be carried out. It stays in the spool until it is, under `message_id`."""
+    """A command on its way to be carried out. It stays in the spool until it is, under `message_id`; it came `at`."""
 
     message_id: str
     event: InboundEvent
     command: Command
+    at: str
 
 
 class Desk(Protocol):
@@ -166,7 +167,7 @@ class Intake:
         self._node = node
         self._waiting: deque[_Accept] = deque()
         self._committer: asyncio.Task[None] | None = None
-        self._writers = Writers(database, clock, put)
+        self._writers = Writers(database, clock, put, self._tell_that_it_waits)
         self._closing = False
 
     async def accept(
@@ -235,6 +236,14 @@ class Intake:
             if not accept.future.done():
                 accept.future.set_result(None)
         self._committed(plan)
+
+    async def _tell_that_it_waits(self, routed: Routed, reason: str) -> None:
+        message, now = routed.message, to_text(self._clock.now())
+        text = f"Your message is here and waits, because I cannot write it down: {reason}. I keep trying."
+        if (address := message.address) is not None:
+            notice, content = derived_id(message.id, "waits"), event_text.dump({"text": text})
+            await self._database.run(lambda connection: host_outbox.add(connection, notice, address, content, now))
+            self._outbox_filled()
 
     def _committed(self, plan: _Plan) -> None:
         snapshot = self._routing.snapshot
@@ -305,7 +314,7 @@ class Intake:
                 plan.spool.append(Spooled(message_id, event_text.to_json(event), session_id, trigger, now))
             elif isinstance(decision, Command):
                 plan.spool.append(Spooled(message_id, event_text.to_json(event), None, 0, now))
-                plan.commands.append(Commanded(message_id, event, decision))
+                plan.commands.append(Commanded(message_id, event, decision, now))
             else:
                 self._not_delivered(plan, event, decision, message_id)
             known = session_id is not None or isinstance(decision, Command)

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from itertools import islice
 
 import structlog
+from sqlalchemy.exc import DBAPIError
 
 from host import backoff
 from host.channels.base import Attachment
@@ -30,6 +31,9 @@ ALBUM_SECONDS = 1.5
 _LONGEST_ALBUM_SECONDS = 10.0
 """How long after one picture of an album the next one is waited for, and after the first one at most: what a person
 sends as one is one turn. It counts from their arrival, however long they take to be fetched."""
+
+TELL_AFTER = 5
+"""Tries to write a mailbox, 23 seconds, before the chat hears that its message waits."""
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 
@@ -52,13 +56,18 @@ Put = Callable[[Sequence[Routed]], Awaitable[None]]
 no-op. Tried again after an exception."""
 
 
+Tell = Callable[[Routed, str], Awaitable[None]]
+"""Tells the chat of a message that it waits, and why, once for each message. May raise what the database raises."""
+
+
 class Writers:
     """One writer for each session that has something to be written, each in a task of its own."""
 
-    def __init__(self, database: CentralDatabase, clock: Clock, put: Put) -> None:
+    def __init__(self, database: CentralDatabase, clock: Clock, put: Put, tell: Tell) -> None:
         self._database = database
         self._clock = clock
         self._put = put
+        self._tell = tell
         self._queues: dict[str, deque[Routed]] = {}
         self._writers: dict[str, asyncio.Task[None]] = {}
         self._backing_off: set[str] = set()
@@ -98,25 +107,34 @@ class Writers:
             await self._clock.sleep(rest)
 
     async def _put_until_done(self, session_id: str, routed: Sequence[Routed]) -> None:
-        tries = 0
+        tries, told = 0, False
         while True:
             try:
                 await self._put(routed)
                 return
             except (OSError, sqlite3.Error, InboundHeld) as error:
-                log.warning(
-                    "a mailbox cannot be written yet", session=session_id, messages=len(routed), reason=str(error)
-                )
-            except Exception:
+                reason = str(error)
+                log.warning("a mailbox cannot be written yet", session=session_id, messages=len(routed), reason=reason)
+            except Exception as error:
+                reason = f"{type(error).__name__}: {error}"
                 log.exception("a mailbox cannot be written yet", session=session_id, messages=len(routed))
+            tries += 1
             self._backing_off.add(session_id)
             try:
                 if self._closing:
                     raise asyncio.CancelledError
-                await self._clock.sleep(backoff.pause(tries + 1))
+                if tries >= TELL_AFTER and not told:
+                    told = await self._told(routed[0], reason)
+                await self._clock.sleep(backoff.pause(tries))
             finally:
                 self._backing_off.discard(session_id)
-            tries += 1
+
+    async def _told(self, routed: Routed, reason: str) -> bool:
+        try:
+            await self._tell(routed, reason)
+        except DBAPIError:  # a full disk takes no word of ours either
+            return False
+        return True
 
     async def idle(self) -> None:
         """Returns when everything is in its mailbox."""

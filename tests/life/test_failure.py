@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator
 import pytest
 import pytest_asyncio
 
+from host.runtime.cage import LOGS_KEPT
 from tests.fire.scene import QUICK, SAYS, House, house
 from tests.whole.harness import Forge, wait_until
 
@@ -61,6 +62,17 @@ async def test_a_sandbox_that_ends_at_each_start_is_told_of_once_in_its_chat_and
     [said] = await bad_company.said("leaving-always")
     assert "its sandbox broke 5 times in a row" in said
     assert len(await bad_company.log("leaving-always", "a session breaks its sandbox again and again")) == 1
+
+
+@pytest.mark.fault(138)
+async def test_what_a_sandbox_said_before_it_ended_is_kept_for_some_of_its_ends(bad_company: House) -> None:
+    terminal = await bad_company.agent("leaving-always")
+    await terminal.until(lambda: len(terminal.settled) == 1)
+    ends = await bad_company.log("leaving-always", "a sandbox has ended")
+    assert [end["code"] for end in ends] == [3] * 5
+    kept = sorted((bad_company.home.logs / await bad_company.session("leaving-always")).iterdir())
+    assert 1 <= len(kept) <= LOGS_KEPT
+    assert "these are my last words" in kept[-1].read_text()
 
 
 @pytest.mark.req("R080", "R111", "R220")

@@ -43,6 +43,7 @@ per_day            at most so many runs a day
 remove_when_done   it is forgotten after its last run
 """
 
+_A_MOMENT = timedelta(milliseconds=1)
 _CHANGE_OF_KIND = "A task that wakes the agent does not become one that only says something. Make a new one."
 
 
@@ -156,7 +157,8 @@ def _schedule(
             return replace(series.schedule, anchor=start), start
         raise ScheduleRefused("When it is is said by its recurrence. Change that.")
     if text:
-        return recurrence(str(text), series.zone, start, now), max(start, now)
+        # Without a time of its own an interval begins now, and its first time is at its end.
+        return recurrence(str(text), series.zone, start, now), max(start, now) if first else now + _A_MOMENT
     if not first:
         raise ScheduleRefused("A task that is not to recur any more needs a time: process_after.")
     if start < now - timedelta(seconds=MIN_SECONDS):

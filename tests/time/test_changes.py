@@ -227,3 +227,11 @@ async def test_tasks_and_what_waits_move_with_a_conversation_that_begins_anew(
     assert await pool.call(KEY, Mailbox.next_due) is None
     await delivery.close()
     await pool.close()
+
+
+@pytest.mark.req("R115")
+def test_an_interval_without_a_time_of_its_own_has_its_first_time_at_its_end(mailbox: Mailbox, folder: Path) -> None:
+    said = {"prompt": "x", "recurrence": "every 30m"}
+    made, start = new_series(said, series_id="t", address=CHAT, principal=None, zone="UTC", now=NOW)
+    add(mailbox, made, start)
+    assert waiting(folder)["slot"] == to_text(NOW + timedelta(minutes=30))

@@ -6,7 +6,7 @@ import sys
 
 from benchmarks.common import BENCH_FILE, table_of_all
 
-NAMES = ("hand_over", "intake", "footprint", "neighbours", "commands")
+NAMES = ("hand_over", "intake", "footprint", "neighbours", "crowd", "long_session", "commands")
 
 
 def main() -> int:

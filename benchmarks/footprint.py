@@ -23,8 +23,11 @@ SETTLED_SECONDS = 5.0
 STARTS = 3
 
 
-async def container_kib(seconds: float) -> tuple[int, int]:
-    """A container's proportional share of memory: so long after its start, and after its first turn."""
+TURNS = 20
+
+
+async def container_kib(seconds: float) -> tuple[int, int, int]:
+    """A container's proportional share of memory: so long after its start, after its first turn, and after 20."""
     with new_home(TMPFS) as home:
         async with running(home, "docker") as rig:
             [chat] = await rig.add_chats(1)
@@ -37,7 +40,10 @@ async def container_kib(seconds: float) -> tuple[int, int]:
             pids = await asyncio.to_thread(_pids_in, live.sandbox.id)
             before = sum(_field_kib(pid, "smaps_rollup", "Pss") for pid in pids)
             await rig.channel.ask(chat)
-            return before, sum(_field_kib(pid, "smaps_rollup", "Pss") for pid in pids)
+            after = sum(_field_kib(pid, "smaps_rollup", "Pss") for pid in pids)
+            for _ in range(TURNS - 1):
+                await rig.channel.ask(chat)
+            return before, after, sum(_field_kib(pid, "smaps_rollup", "Pss") for pid in pids)
 
 
 def _pids_in(container_id: str) -> list[int]:
@@ -132,11 +138,12 @@ def main() -> int:
     full = parser.parse_args().full
     container_seconds, host_seconds = (60, 120) if full else (10, 20)
     ensure_image()
-    before, after = asyncio.run(container_kib(container_seconds))
+    before, after, later = asyncio.run(container_kib(container_seconds))
     rest = asyncio.run(host_at_rest(host_seconds, SESSIONS, "docker"))
     figures = [
         Figure("container PSS before a turn", before / 1024, "MiB", 25),
         Figure("container PSS after one", after / 1024, "MiB"),
+        Figure(f"container PSS after {TURNS} turns", later / 1024, "MiB"),
         Figure(f"host RSS, {SESSIONS} stopped sessions", rest.resident_kib * 1024 / 1e6, "MB", 90),
         Figure("host processor at rest", rest.percent, "%", 0.2),
         Figure("from host up to its first answer, 1 session", rest.first * 1000, "ms"),

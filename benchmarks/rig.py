@@ -118,9 +118,9 @@ class Rig:
 
     async def add_chats(self, count: int) -> list[str]:
         """Chats that the agent answers in, each with its session and its folders; returns their platform ids."""
-        names = [f"chat-{len(self.chats) + number}" for number in range(count)]
+        names = [f"chat-{next(_numbers)}" for _ in range(count)]
         now = to_text(self.host.clock.now())
-        made = await self.host.database.run(lambda connection: _add_sessions(connection, self.group, names, now))
+        made = await self.host.database.run(lambda connection: add_sessions(connection, self.group, names, now))
         for name, session in zip(names, made, strict=True):
             self.chats[name] = SessionRef(session.agent_group_id, session.id)
             await asyncio.to_thread(session_folders.provision, self.host.home, session, self.group)
@@ -132,7 +132,8 @@ class Rig:
         await self.host.fleet.stop(self.chats[chat], "the benchmark begins anew")
 
 
-def _add_sessions(connection: Connection, group: AgentGroup, names: Sequence[str], now: str) -> list[Session]:
+def add_sessions(connection: Connection, group: AgentGroup, names: Sequence[str], now: str) -> list[Session]:
+    """Rows of chats with these platform ids, and of their sessions."""
     made = []
     for name in names:
         chat = messaging_groups.create(
@@ -157,10 +158,11 @@ def new_home(below: Path) -> Iterator[Home]:
 
 @contextlib.asynccontextmanager
 async def running(
-    home: Home, runtime: str, change: Callable[[Host], Awaitable[None]] | None = None
+    home: Home, runtime: str, change: Callable[[Host], Awaitable[None]] | None = None, **variables: str
 ) -> AsyncIterator[Rig]:
-    """The whole host over this home, with the rehearsal provider. `change` may exchange parts before it serves."""
-    environment = {"INNKEEPER_RUNTIME": runtime, "INNKEEPER_PROVIDER": "rehearsal"}
+    """The whole host over this home, with the rehearsal provider and more variables of its environment. `change` may
+    exchange parts before it serves."""
+    environment = {"INNKEEPER_RUNTIME": runtime, "INNKEEPER_PROVIDER": "rehearsal", **variables}
     os.umask(0o077)
     async with contextlib.AsyncExitStack() as stack:
         await asyncio.to_thread(home.prepare)

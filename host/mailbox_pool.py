@@ -3,7 +3,6 @@
 import asyncio
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Awaitable, Callable
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, suppress
 from typing import TypeVar
 
@@ -12,6 +11,7 @@ import structlog
 from host.home import Home
 from host.items import InboundHeld, SessionRef
 from host.mailbox import Mailbox
+from host.threads import Threads
 from mailboxes.clock import Clock
 
 WORKERS = 8
@@ -40,7 +40,7 @@ class MailboxPool:
         self._zone = zone
         self._clock = clock
         self._evict = evict
-        self._threads = ThreadPoolExecutor(WORKERS, thread_name_prefix="mailbox")
+        self._threads = Threads(WORKERS, "mailbox")
         self._open: OrderedDict[str, Mailbox] = OrderedDict()
         self._locks: dict[str, asyncio.Lock] = {}
         self._users: dict[str, int] = {}
@@ -85,7 +85,7 @@ class MailboxPool:
 
     async def _in_thread(self, work: Callable[[], T]) -> T:
         """Also when cancelled it returns only after the thread is done: until then the mailbox is in use."""
-        running = asyncio.get_running_loop().run_in_executor(self._threads, work)
+        running = self._threads.run(work)
         try:
             return await asyncio.shield(running)
         except asyncio.CancelledError:
@@ -111,11 +111,10 @@ class MailboxPool:
 
     async def close(self) -> None:
         """Closes everything; no call may be running."""
-        loop = asyncio.get_running_loop()
         for mailbox in self._open.values():
-            await loop.run_in_executor(self._threads, mailbox.close)
+            await self._threads.run(mailbox.close)
         self._open.clear()
-        self._threads.shutdown()
+        await asyncio.to_thread(self._threads.close)
 
 
 def _use(work: Callable[[Mailbox], T], mailbox: Mailbox, surplus: list[Mailbox]) -> T:

@@ -8,7 +8,6 @@ import asyncio
 import sqlite3
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import TypeVar
@@ -22,6 +21,7 @@ from sqlalchemy.pool import ConnectionPoolEntry
 
 from host.db.quick import quickly
 from host.home import Home
+from host.threads import Threads
 from mailboxes.clock import Clock
 
 T = TypeVar("T")
@@ -116,7 +116,7 @@ class CentralDatabase:
         self.url = url
         self.clock = clock
         self._engine = make_engine(url)
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="database")
+        self._thread = Threads(1, "database")
         self._lock = threading.Lock()
         self._waiting: list[_Call] = []
         self._riding: dict[Executable, list[Row]] = {}
@@ -146,10 +146,9 @@ class CentralDatabase:
 
     async def _disconnect(self) -> None:
         self._open = False
-        loop = asyncio.get_running_loop()
-        await loop.run_in_executor(self._thread, self._let_go)
-        await loop.run_in_executor(self._thread, self._engine.dispose)
-        self._thread.shutdown()
+        await self._thread.run(self._let_go)
+        await self._thread.run(self._engine.dispose)
+        await asyncio.to_thread(self._thread.close)
 
     async def run(self, function: Callable[[Connection], T]) -> T:
         """The result of `function(connection)`, committed; raises what it raised, and then nothing of it is kept."""
@@ -160,7 +159,8 @@ class CentralDatabase:
             self._waiting.append(_Call(function, future))  # type: ignore[arg-type]  # T and object meet in the future
             idle, self._draining = not self._draining, True
         if idle:
-            self._thread.submit(self._drain, asyncio.get_running_loop())
+            loop = asyncio.get_running_loop()
+            self._thread.post(lambda: self._drain(loop))
         return await future
 
     def ride(self, statement: Executable, parameters: Row) -> None:

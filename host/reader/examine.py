@@ -78,7 +78,15 @@ class Text(bytes):
 TEMPLATE_PAGE = masked_page1(outbound_template())
 
 
-def examine(image: bytes | bytearray, after_seq: int) -> Plain:
+def prepare() -> sqlite3.Connection:
+    """A connection for one `examine`: made in advance, it is no part of a reading's time."""
+    connection = sqlite3.connect(":memory:", isolation_level=None)
+    connection.execute("PRAGMA trusted_schema=OFF")
+    connection.execute("PRAGMA cell_size_check=ON")
+    return connection
+
+
+def examine(image: bytes | bytearray, after_seq: int, prepared: sqlite3.Connection | None = None) -> Plain:
     """All claims, the runner's state, and the next rows after `after_seq`. Raises RefusedFile for a bad file."""
     if len(image) > MAX_SNAPSHOT_BYTES:
         raise RefusedFile(f"larger than {MAX_SNAPSHOT_BYTES} bytes")
@@ -87,7 +95,7 @@ def examine(image: bytes | bytearray, after_seq: int) -> Plain:
     if len(image) % PAGE_SIZE:
         raise RefusedFile("it ends in the middle of a page")
     try:
-        connection = _open(image)
+        connection = _open(image, prepared or prepare())
         try:
             return _read(connection, after_seq)
         finally:
@@ -98,10 +106,7 @@ def examine(image: bytes | bytearray, after_seq: int) -> Plain:
         raise RefusedFile("it needs more memory than the reader has") from error
 
 
-def _open(image: bytes | bytearray) -> sqlite3.Connection:
-    connection = sqlite3.connect(":memory:", isolation_level=None)
-    connection.execute("PRAGMA trusted_schema=OFF")
-    connection.execute("PRAGMA cell_size_check=ON")
+def _open(image: bytes | bytearray, connection: sqlite3.Connection) -> sqlite3.Connection:
     connection.deserialize(image)
     for limit, value in _LIMITS.items():
         connection.setlimit(limit, value)

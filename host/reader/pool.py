@@ -87,8 +87,7 @@ class _Worker:
         """The reply's JSON. Raises _WorkerFailed."""
         self._socket.settimeout(STALL_SECONDS)
         try:
-            self._socket.sendall(REQUEST.pack(after_seq, len(image)))
-            self._socket.sendall(image)
+            self._socket.sendall(REQUEST.pack(after_seq, len(image)) + image)
             self._await_reply()
             (length,) = REPLY.unpack(self._receive(REPLY.size))
             if length > _MAX_REPLY_BYTES:

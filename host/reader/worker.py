@@ -11,13 +11,14 @@ import os
 import resource
 import signal
 import socket
+import sqlite3
 import sys
 from pathlib import Path
 
 # Isolated mode knows no PYTHONPATH; the packages lie beside each other in a clone and in an installed tree alike.
 sys.path.append(str(Path(__file__).resolve().parents[2]))
 
-from host.reader.examine import RefusedFile, examine
+from host.reader.examine import RefusedFile, examine, prepare
 from host.reader.values import READY, REPLY, REQUEST
 from mailboxes.limits import MAX_SNAPSHOT_BYTES
 
@@ -55,9 +56,9 @@ def _receive(channel: socket.socket, count: int) -> bytearray | None:
     return buffer
 
 
-def _answer(image: bytearray, after_seq: int) -> bytes:
+def _answer(image: bytearray, after_seq: int, prepared: sqlite3.Connection) -> bytes:
     try:
-        reply = examine(image, after_seq)
+        reply = examine(image, after_seq, prepared)
     except RefusedFile as error:
         reply = {"refused": ascii(str(error))[1:-1][:500]}
     return json.dumps(reply, ensure_ascii=False, separators=(",", ":")).encode()
@@ -68,15 +69,17 @@ def main() -> None:
     channel = socket.socket(fileno=0)
     _confine()
     gc.freeze()  # no collection during a read need look at what was imported
+    prepared = prepare()
     channel.sendall(READY)
     while header := _receive(channel, REQUEST.size):
         after_seq, length = REQUEST.unpack(header)
         if length > MAX_SNAPSHOT_BYTES or (image := _receive(channel, length)) is None:
             return
         signal.setitimer(signal.ITIMER_REAL, _ALARM_SECONDS)
-        reply = _answer(image, after_seq)
+        reply = _answer(image, after_seq, prepared)
         channel.sendall(REPLY.pack(len(reply)) + reply)
         signal.setitimer(signal.ITIMER_REAL, 0)
+        prepared = prepare()
 
 
 if __name__ == "__main__":

@@ -5,6 +5,7 @@ never fails a row and computes no back-off (that is the host's). It changes no s
 """
 
 import json
+import shutil
 import sqlite3
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
@@ -384,7 +385,7 @@ class Mailbox:
         return seq + 2 * max(0, len(rows) - 1)
 
     def _prune(self, db: sqlite3.Connection, open_turn: str | None = None) -> None:
-        """Drops what the host shows as taken over and judged, never a row or claim of the open turn."""
+        """Drops what the host shows as taken over and judged, with its files, never a row or claim of the open turn."""
         outs = db.execute("SELECT id FROM messages_out WHERE turn_id IS NOT ?", (open_turn,)).fetchall()
         claims = db.execute("SELECT message_id, attempt FROM claims WHERE turn_id IS NOT ?", (open_turn,)).fetchall()
         try:
@@ -392,6 +393,10 @@ class Mailbox:
             judged = [(row[0], row[1]) for row in claims if self._is_judged(row[0], row[1])]
         except HostAway:
             return
+        for (row_id,) in taken:
+            files = self._workspace.outbound / FILES / row_id
+            if files.is_dir():
+                shutil.rmtree(files, ignore_errors=True)  # the host has its own copy, or has refused them
         db.executemany("DELETE FROM messages_out WHERE id = ?", taken)
         db.executemany("DELETE FROM claims WHERE message_id = ? AND attempt = ?", judged)
 

@@ -124,6 +124,22 @@ def test_rows_of_the_open_turn_stay_even_when_the_host_has_them(host: HostSide) 
     assert [row.id for row in host.snapshot().messages] == [sent.id]
 
 
+@pytest.mark.req("R131")
+def test_files_go_with_their_row_once_the_host_has_it_and_not_before(host: HostSide) -> None:
+    host.chat("hello")
+    with closing(opened(host)) as mailbox:
+        (sent,) = mailbox.prepare([answer("chat", "x" * 300_000, HOME_CHAT, None)])
+        mailbox.commit([sent], [], "t-1", None, NOW)
+        files = host.workspace.outbound / "files" / sent.id
+        assert mailbox.claim(mailbox.messages([host.chat("next")]), "t-2")
+        assert files.is_dir()
+        host.execute(
+            "INSERT INTO deliveries (id, seq, kind, timestamp, content) VALUES (?, 1, 'chat', '', '{}')", [sent.id]
+        )
+        assert mailbox.claim(mailbox.messages([host.chat("and next")]), "t-3")
+        assert not files.exists()
+
+
 def test_a_turn_that_fills_half_the_file_can_send_no_more(host: HostSide) -> None:
     host.chat("hello")
     with closing(opened(host)) as mailbox:

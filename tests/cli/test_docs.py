@@ -16,7 +16,7 @@ PAGES = ["README.md", *sorted(f"docs/{page.name}" for page in (ROOT / "docs").gl
 
 _BLOCK = re.compile(r"^```(?:sh|console)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 _INLINE = re.compile(r"`(host [a-z][^`]*)`")
-_PLACE_HOLDERS = {"MESSAGE": "m", "SESSION": "s", "AGENT": "a", "NAME": "n", "[TEXT]": "text"}
+_PLACE_HOLDERS = {"MESSAGE": "m", "SESSION": "s", "AGENT": "a", "NAME": "n", "TASK": "t", "[TEXT]": "text"}
 
 
 def _lines(page: str) -> Iterator[str]:

@@ -26,6 +26,7 @@ class Settings:
     provider, model        what answers where neither session nor agent says otherwise ("" = the provider's own default)
     runtime                docker, process or auto (docker where usable and its image is built, process until then)
     memory_mib, cpus, processes   the limits of one sandbox
+    disk_mib               what a session's files may take of the disk, and what an agent's home may
     turn_minutes           the longest turn
     unsafe_no_sandbox      tools in the process runtime although no cage works there; from the next start of the host
     """
@@ -39,6 +40,7 @@ class Settings:
     memory_mib: int = 1024
     cpus: float = 1.0
     processes: int = 256
+    disk_mib: int = 4096
     turn_minutes: float = 60.0
     unsafe_no_sandbox: bool = False
 

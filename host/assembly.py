@@ -32,6 +32,7 @@ from host.log import HostLog, Secrets
 from host.mailbox_index import MailboxIndex
 from host.mailbox_pool import MailboxPool
 from host.messages import MessageWatch, TypingSigns
+from host.moving import finish_moves
 from host.postmaster import DeliveryBooks, Postmaster
 from host.reader import Reader
 from host.recovery import end_orphans, open_outbox
@@ -104,7 +105,7 @@ async def assemble(home: Home, environment: Mapping[str, str], clock: Clock, sta
         postmaster, await _intake(home, database, routing, clock, postmaster, delivery, watch, pool, attachments),
         attachments, Retention(home, pool, clock, postmaster.files_removed), fleet,
         Sweep(due, fleet, clock, lambda: end_orphans(runtimes, fleet), desk.mend), TaskMethods(desk, database),
-        images, runtimes, watch,
+        lambda: finish_moves(database, index, desk.move), images, runtimes, watch,
         Facts(
             home, environment, database, routing, fleet, delivery, postmaster, pool, images, current, keys, clock,
             stopping.request, channels, ground.preferred, index),

@@ -1,15 +1,25 @@
 """Takes what waits in one mailbox over into another: a conversation that begins anew keeps its tasks."""
 
+import asyncio
 import sqlite3
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 
+import structlog
+from sqlalchemy import Connection
+
 from host import series as tasks
+from host.db import sessions
+from host.db.engine import CentralDatabase
 from host.delivery import Delivery
 from host.items import Item, SessionRef, item_of
 from host.mailbox import Mailbox
+from host.mailbox_index import MailboxIndex
 from host.mailbox_pool import MailboxPool
 from mailboxes.crash import crash_at
 from mailboxes.rows import Address, DeliveryState, InStatus, MessageIn, MessageOut
+
+log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 
 _STATUS: dict[str, str] = {InStatus.PROCESSING: InStatus.PENDING}
 """What a row becomes that was being worked on."""
@@ -34,6 +44,7 @@ async def move_tasks(pool: MailboxPool, delivery: Delivery, source: SessionRef, 
     The source's sandbox has been stopped, and nothing wakes it meanwhile; the target's folder is there. May be done
     again after a kill at any point. The caller sets both due times and notifies the target.
     """
+    crash_at("before_move")
     load = await pool.call(source, _load)
     if not load:
         return 0
@@ -43,6 +54,31 @@ async def move_tasks(pool: MailboxPool, delivery: Delivery, source: SessionRef, 
     delivery.withdraw([str(row["id"]) for row in load.deferred])
     delivery.add(items)
     return len(load)
+
+
+async def finish_moves(
+    database: CentralDatabase,
+    index: MailboxIndex,
+    move: Callable[[SessionRef, SessionRef], Awaitable[None]],
+) -> None:
+    """At the start: what still waits in a session that is over goes into the one that took its place. A host was
+    killed between the two."""
+
+    def look(connection: Connection) -> dict[SessionRef, SessionRef]:
+        places = {session.key: session for session in sessions.active(connection)}
+        return {
+            SessionRef(old.agent_group_id, old.id): SessionRef(old.agent_group_id, places[old.key].id)
+            for old in sessions.closed(connection)
+            if old.key in places
+        }
+
+    replaced = await database.run(look)
+    holds = await asyncio.to_thread(index.look, [(old.agent_group_id, old.session_id) for old in replaced])
+    for old, new in replaced.items():
+        held = holds[old.agent_group_id, old.session_id]
+        if held is not None and held.due is not None:
+            log.warning("what waited in a session that is over goes into the next", session=old.session_id)
+            await move(old, new)
 
 
 def _load(mailbox: Mailbox) -> _Load:

@@ -69,6 +69,7 @@ class Host:
     fleet: Fleet
     sweep: Sweep
     tasks: TaskMethods
+    finish_moves: Callable[[], Awaitable[None]]
     images: Images
     runtimes: Mapping[RuntimeName, Runtime]
     watch: MessageWatch
@@ -87,6 +88,7 @@ class Host:
         try:
             await self.images.look()
             await recover(self.database, self.postmaster, self.delivery, self.fleet, self.runtimes, self.index)
+            await self.finish_moves()
             await self.open_channel(self.terminal)
             await self.intake.recover()
             loops = [

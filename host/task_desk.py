@@ -13,6 +13,7 @@ from host.due import DueIndex
 from host.items import SessionRef, TakeOver
 from host.mailbox import Mailbox
 from host.mailbox_pool import MailboxPool
+from host.moving import move_tasks
 from host.series import Series
 from host.series_changes import Done, Listed, listed
 from host.task_draft import changed, new_series
@@ -144,6 +145,14 @@ class TaskDesk:
         taken, due = await self._pool.call(key, work)
         self._delivery.add(taken.items)
         return due
+
+    async def move(self, source: SessionRef, target: SessionRef) -> None:
+        """Takes all that waits in one session over into another of its agent (host.moving)."""
+        if not await move_tasks(self._pool, self._delivery, source, target):
+            return
+        for key in (source, target):
+            self._due.set(key, await self._pool.call(key, Mailbox.next_due))
+        self._notify(target)
 
     async def _change(self, key: SessionRef, task_id: str, change: Change, *, by_agent: bool) -> Listed:
         def work(mailbox: Mailbox, db: sqlite3.Connection, done: Done) -> Listed:

@@ -160,6 +160,11 @@ def active(connection: Connection) -> list[Session]:
     return [Session(**row) for row in connection.execute(select(sessions).where(text("status = 'active'"))).mappings()]
 
 
+def closed(connection: Connection) -> list[Session]:
+    """All sessions that are over."""
+    return [Session(**row) for row in connection.execute(select(sessions).where(text("status = 'closed'"))).mappings()]
+
+
 def touch(connection: Connection, session_ids: Iterable[str], now: str) -> None:
     """Sets last_active."""
     quickly(connection, _TOUCH, [{"session_id": session_id, "now": now} for session_id in session_ids])

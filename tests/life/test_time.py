@@ -1,7 +1,9 @@
 """Tasks in a whole host, with real sandboxes of either kind: by command, by file, over kills, and the heartbeat."""
 
 import asyncio
+import contextlib
 import json
+import sqlite3
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -169,3 +171,23 @@ async def test_a_person_lists_changes_holds_and_removes_tasks(forge: Forge, tmp_
         with pytest.raises(Failure) as missing:
             await made.call("tasks.pause", **key)
         assert missing.value.code is Code.NOT_FOUND
+
+
+@pytest.mark.req("R115")
+async def test_tasks_go_over_into_the_next_session_also_when_the_host_is_killed_in_between(forge: Forge) -> None:
+    async with house(forge, "process") as made:
+        ann = await made.agent("ann")
+        await ann.ask("hello")
+        task = await add(made, "ann", prompt="look", recurrence="every 1h")
+        await made.host.stop()
+        with contextlib.closing(sqlite3.connect(made.home.database)) as database:
+            database.execute("UPDATE sessions SET status='closed' WHERE id=?", (task["session"],))
+            database.commit()
+        await made.host.start()
+        await ann.ask("hello again")
+        await made.host.kill()
+        await made.host.start()
+        await wait_until(lambda: rows(made.home, "SELECT 1 FROM series WHERE state='moved'"))
+        (moved,) = await tasks(made)
+        assert (moved["id"], moved["next"]) == (task["id"], task["next"])
+        assert moved["session"] != task["session"]

@@ -2,7 +2,11 @@
 
 import os
 import shutil
+import signal
 import subprocess
+import sys
+import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -21,6 +25,7 @@ PLAIN = [
     "sed",
     "tail",
     "mkdir",
+    "rm",
     "date",
     "sleep",
     "chmod",
@@ -127,9 +132,68 @@ def test_a_python_without_venv_needs_that_alone(machine: Machine, shell: str) ->
 def test_a_newer_python_beside_an_old_one_is_found(machine: Machine, shell: str) -> None:
     machine.program("python3", "exit 1")
     machine.program("python3.12", "exit 1")
-    machine.program("python3.13", 'case "$1" in -c) exit 0 ;; esac; echo "made by 3.13"; exit 7')
+    machine.program(
+        "python3.13", '[ "$1" != -c ] || { shift 2; [ $# = 0 ] && exit 0; exec "$@"; }; echo "made by 3.13"; exit 7'
+    )
     code, said = machine.up(shell)
     assert code == 1
     assert "made by 3.13" in said
     assert "Making .venv failed" in said
+    assert "run ./up again" in said
+
+
+SLOW_VENV = """
+if [ "$1 $2" = "-m venv" ]; then
+    mkdir -p "$3/bin" && printf 'exit 1' >"$3/bin/python" && chmod +x "$3/bin/python"
+    sleep 300 &
+    printf '%s' "$!" >"$3.grandchild"
+    wait
+fi
+"""
+
+
+def _await(condition: Callable[[], object]) -> None:
+    deadline = time.monotonic() + 20
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def _is_gone(process: int) -> bool:
+    try:
+        state = Path(f"/proc/{process}/stat").read_text()
+    except FileNotFoundError:
+        return True
+    return state.rpartition(")")[2].split()[0] == "Z"
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_ctrl_c_during_the_install_leaves_no_half_environment_and_no_process(
+    machine: Machine, shell: str, number: signal.Signals
+) -> None:
+    machine.program("python3", f'{SLOW_VENV}\nexec {sys.executable} "$@"')
+    (machine.clone / "requirements.lock").write_text("")
+    command = [str(shutil.which(shell)), *(["sh"] if shell == "busybox" else []), str(machine.clone / "up")]
+    with subprocess.Popen(
+        command, env={"PATH": str(machine.programs)}, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
+    ) as up:
+        noted = machine.clone / ".venv.grandchild"
+        _await(lambda: noted.exists() and noted.read_text())
+        up.send_signal(number)
+        _, said = up.communicate(timeout=20)
+    assert up.returncode == 130
+    assert "Run ./up again" in said
+    assert not (machine.clone / ".venv").exists()
+    _await(lambda: _is_gone(int(noted.read_text())))
+
+
+def test_an_environment_that_was_left_half_made_is_made_again(machine: Machine, shell: str) -> None:
+    half = machine.clone / ".venv/bin/python"
+    half.parent.mkdir(parents=True)
+    half.write_text("#!/bin/sh\nexit 1")
+    half.chmod(0o755)
+    machine.program("python3", f'[ "$1 $2" != "-m venv" ] || {{ echo made anew; exit 7; }}\nexec {sys.executable} "$@"')
+    code, said = machine.up(shell)
+    assert code == 1
+    assert "made anew" in said
     assert "run ./up again" in said

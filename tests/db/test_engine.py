@@ -78,7 +78,7 @@ def test_each_entity_is_a_module_that_holds_its_table_and_its_queries() -> None:
 @pytest.mark.req("R192")
 async def test_everything_runs_in_one_thread_that_is_not_the_loops(database: CentralDatabase) -> None:
     threads = await asyncio.gather(*(database.run(lambda _c: threading.current_thread().name) for _ in range(20)))
-    assert set(threads) == {"database_0"}
+    assert set(threads) == {"database 0"}
 
 
 async def test_calls_that_wait_together_share_one_commit(database: CentralDatabase) -> None:

@@ -18,16 +18,9 @@ from typing import NoReturn, Protocol
 
 import structlog
 
-from host.channels.base import (
-    Channel,
-    NobodyAttached,
-    NotSent,
-    OutcomeUnknown,
-    Outgoing,
-    SentFile,
-)
+from host.channels.base import Channel, NobodyAttached, NotSent, OutcomeUnknown, Outgoing, SentFile
 from host.items import Change, Item, SessionRef, Target
-from host.operations import OPERATIONS, CannotShow, Step, sending
+from host.operations import EDIT, OPERATIONS, CannotShow, Step, is_left_out, sending
 from host.presenting import present
 from mailboxes import clock as clocks
 from mailboxes.crash import crash_at
@@ -46,6 +39,8 @@ MAX_UNKNOWN = 2
 
 ASIDE_SECONDS = 5.0
 """What a courtesy may take of an address's time."""
+
+_MAX_SEQ = 2**53  # a larger one is no id; a database would not even take it
 
 _DEFERRED_CHECK_SECONDS = 60.0
 """The longest wait for what is due later, so that a wall clock that jumps is noticed."""
@@ -483,8 +478,11 @@ class Delivery:
         make = OPERATIONS.get(operation)
         if make is None:
             await self._give_up(item, f"there is no operation {operation!r}")
+        if is_left_out(operation, channel.capabilities):
+            log.info("a platform cannot show this", delivery=item.id, operation=operation)
+            return []
         seq = values.get("messageId")
-        target = await self._books.target(item, seq) if isinstance(seq, int) else None
+        target = await self._books.target(item, seq) if isinstance(seq, int) and 0 < seq <= _MAX_SEQ else None
         if target is None:
             await self._give_up(item, f"no message has the id {seq!r}")
         if target.address != item.address:
@@ -493,10 +491,9 @@ class Delivery:
             raise _Behind(target.due)
         if not target.platform_ids:
             await self._give_up(item, f"no sent message has the id {seq!r}")
-        steps = await make(channel, item, target, values)
-        if not steps:
-            log.info("a platform cannot show this", delivery=item.id, operation=operation)
-        return steps
+        if operation == EDIT and not target.ours:
+            await self._give_up(item, f"the message with the id {seq!r} is somebody else's")
+        return await make(channel, item, target, values)
 
     async def _give_up(self, item: Item, reason: str) -> NoReturn:
         await self._record(item, DeliveryState.FAILED, error=reason)

@@ -46,7 +46,8 @@ def clean(event: InboundEvent) -> InboundEvent:
 def content_of(event: InboundEvent, busy: BusyMode = BusyMode.STEER) -> str:
     """The content of the row: exactly sender, senderId, text, attachments, isFromMe for chat (ledger R027); what the
     adapter gave, untouched, for any other kind. `attachments` is empty until host.attachments has fetched them. A chat
-    where messages do not simply go into the running turn has its way of it (`busy`) in each of them."""
+    where messages do not simply go into the running turn has its way of it (`busy`) in each of them, and a message of a
+    platform that has ids for them its own (`messageId`), so that it can be reacted to."""
     stamp = {} if busy is BusyMode.STEER or event.kind not in {Kind.CHAT, Kind.CHAT_SDK} else {"busy": busy.value}
     if event.content is not None:
         return dump({**event.content, **stamp})
@@ -54,6 +55,7 @@ def content_of(event: InboundEvent, busy: BusyMode = BusyMode.STEER) -> str:
     return dump(
         {
             **stamp,
+            **({} if event.message_id is None else {"messageId": event.message_id}),
             "sender": sender.display_name or sender.handle,
             "senderId": sender.user_id(event.address.channel_type),
             "text": event.text,

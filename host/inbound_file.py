@@ -9,7 +9,7 @@ from pathlib import Path
 
 from host.items import InboundHeld, Target
 from mailboxes import clock, schema
-from mailboxes.rows import Address, DeliveryState
+from mailboxes.rows import Address, DeliveryState, Kind
 
 
 class InboundFile:
@@ -99,14 +99,20 @@ class InboundFile:
         return row["status"] if row else None
 
     def target(self, seq: int) -> Target | None:
-        """The message with that seq, as far as it was sent; None where there is none, or it was sent to no chat."""
-        row = self.db.execute("SELECT * FROM deliveries WHERE seq=?", (seq,)).fetchone()
+        """The message with that seq, with the platform's ids as far as it was sent or came with one; None where there
+        is none, or it belongs to no chat."""
+        said = seq % 2 == 1
+        table = "deliveries" if said else "messages_in"
+        row = self.db.execute(f"SELECT * FROM {table} WHERE seq=?", (seq,)).fetchone()  # noqa: S608  our own words
         if row is None or row["platform_id"] is None:
             return None
         address = Address(row["channel_type"], row["account_id"], row["platform_id"], row["thread_id"])
-        sent = json.loads(row["platform_ids"]) if row["state"] == DeliveryState.SENT else ()
-        due = row["next_attempt_at"] or row["deliver_after"]
-        return Target(row["id"], address, tuple(map(str, sent)), due)
+        if said:
+            sent = json.loads(row["platform_ids"]) if row["state"] == DeliveryState.SENT else ()
+            return Target(row["id"], address, tuple(map(str, sent)), row["next_attempt_at"] or row["deliver_after"])
+        content = json.loads(row["content"])
+        known = content.get("messageId" if row["kind"] == Kind.CHAT else "id")
+        return Target(row["id"], address, (known,) if isinstance(known, str) else (), ours=False)
 
     def is_origin(self, address: Address) -> bool:
         """Whether a message of this session ever came from that address."""

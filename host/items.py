@@ -45,12 +45,14 @@ class Item:
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """The message that an edit or a reaction is about. `due`: when it will be sent, where that is later."""
+    """The message that an edit or a reaction is about. `due`: when it will be sent, where that is later; `ours`: this
+    session said it, and nobody else."""
 
     id: str
     address: Address
     platform_ids: tuple[str, ...]
     due: str | None = None
+    ours: bool = True
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,10 +4,12 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import cast
 
-from host.channels.base import Channel, EditingChannel, Outgoing
+from host.channels.base import Capabilities, Channel, EditingChannel, Outgoing
 from host.items import Item, Target
 from host.presenting import split
 from mailboxes.rows import Address
+
+EDIT, REACTION = "edit", "reaction"
 
 _EMPTIED = "\N{HORIZONTAL ELLIPSIS}"
 """What is left of a chunk whose message became shorter by an edit: it cannot be taken back everywhere."""
@@ -63,9 +65,7 @@ def _editing(channel: EditingChannel, address: Address, platform_id: str, text: 
 
 
 async def react(channel: Channel, item: Item, target: Target, values: Mapping[str, object]) -> list[Step]:
-    """Below the end of a message; where a platform shows no reactions, nothing happens."""
-    if not channel.capabilities.reactions:
-        return []
+    """At the end of a message."""
     platform_id, emoji = target.platform_ids[-1], str(values.get("emoji", ""))
 
     async def run() -> list[str]:
@@ -75,8 +75,13 @@ async def react(channel: Channel, item: Item, target: Target, values: Mapping[st
     return [Step(run)]
 
 
+def is_left_out(operation: str, capabilities: Capabilities) -> bool:
+    """Whether a platform cannot show an operation and nothing stands for it: a reaction, where there are none."""
+    return operation == REACTION and not capabilities.reactions
+
+
 OPERATIONS: Mapping[str, Callable[[Channel, Item, Target, Mapping[str, object]], Awaitable[list[Step]]]] = {
-    "edit": edit,
-    "reaction": react,
+    EDIT: edit,
+    REACTION: react,
 }
 """What a row's `operation` may ask for beside an ordinary send."""

@@ -6,7 +6,7 @@ from host.channels.base import Capabilities, NobodyAttached, NotSent, OutcomeUnk
 from mailboxes.clock import later
 from mailboxes.rows import DeliveryState, MessageOut
 from tests.delivery.conftest import Post, until
-from tests.mailbox.made import OTHER, said
+from tests.mailbox.made import KEY, OTHER, message, said
 
 ALL = Capabilities(edit=True, reactions=True)
 
@@ -39,9 +39,11 @@ async def test_a_change_waits_for_its_target_and_hits_the_platforms_id(post: Pos
     [
         ('{"operation": "dance"}', "there is no operation 'dance'"),
         ('{"operation": "edit", "messageId": 99, "text": "x"}', "no message has the id 99"),
+        ('{"operation": "edit", "messageId": 1e300, "text": "x"}', "no message has the id 1e+300"),
+        (f'{{"operation": "edit", "messageId": {2**70}, "text": "x"}}', f"no message has the id {2**70}"),
         ('{"operation": "edit", "messageId": "one", "text": "x"}', "no message has the id 'one'"),
     ],
-    ids=["unknown operation", "unknown target", "no id"],
+    ids=["unknown operation", "unknown target", "no whole number", "a huge number", "no id"],
 )
 async def test_what_cannot_be_done_is_a_dead_letter_at_once_and_frees_its_address(
     post: Post, content: str, reason: str
@@ -124,6 +126,24 @@ async def test_an_edit_of_a_message_that_goes_later_comes_after_it_and_holds_up_
     await until(lambda: "sent" in [str(state) for state in post.books.states("o-2")])
     assert post.channel.texts() == ["three", "one"]
     assert post.channel.edits == [("p-o-1-0", "better")]
+
+
+@pytest.mark.req("R120", "R140")
+@pytest.mark.parametrize(
+    ("kind", "content"),
+    [("chat", '{"text": "hi", "messageId": "p-7"}'), ("chat-sdk", '{"id": "p-7", "text": "hi"}')],
+    ids=["chat", "chat-sdk"],
+)
+async def test_what_a_person_wrote_is_reacted_to_and_never_edited(post: Post, kind: str, content: str) -> None:
+    post.channel.capabilities = ALL
+    await post.pool.call(KEY, lambda box: box.put([message("m-1", kind=kind, content=content)]))
+    await post.say(
+        operation("o-1", 1, '{"operation": "reaction", "messageId": 2, "emoji": "eyes"}'),
+        operation("o-2", 3, '{"operation": "edit", "messageId": 2, "text": "I say so"}'),
+    )
+    await post.until_quiet()
+    assert post.channel.edits == [("p-7", "eyes")]
+    assert post.books.told == [("o-2", "the message with the id 2 is somebody else's")]
 
 
 @pytest.mark.req("R120")

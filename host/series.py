@@ -159,7 +159,11 @@ def series_of(row: sqlite3.Row) -> Series:
 def store(db: sqlite3.Connection, series: Series) -> None:
     """Writes a task, new or changed."""
     marks = ",".join("?" * len(_COLUMNS))
-    db.execute(f"INSERT OR REPLACE INTO series ({', '.join(_COLUMNS)}) VALUES ({marks})", _values(series))  # noqa: S608  our words
+    same = ",".join(f"{name}=excluded.{name}" for name in _COLUMNS[1:])
+    db.execute(
+        f"INSERT INTO series ({', '.join(_COLUMNS)}) VALUES ({marks}) ON CONFLICT (id) DO UPDATE SET {same}",  # noqa: S608  our words
+        _values(series),
+    )
 
 
 def forget(db: sqlite3.Connection, series_id: str) -> None:

@@ -1,6 +1,7 @@
 """What is asked of tasks while the host runs, by agents and by people: one transaction of the mailbox each, then
 delivery and the sweep are told."""
 
+import asyncio
 import sqlite3
 from collections.abc import Callable, Mapping
 from datetime import timedelta
@@ -65,14 +66,16 @@ class TaskDesk:
         """A new task (host.task_draft.FIELDS). `cause`: the id of what asked for it, so that asking twice is asking
         once."""
         task_id = series_id or (f"task-{cause}" if cause else new_id("task"))
-        made, start = new_series(
+        zone, now, soonest = self._zone(), self._clock.now(), SOONEST if by_agent else timedelta(0)
+        made, start = await asyncio.to_thread(  # the first expression imports what reads it
+            new_series,
             said,
             series_id=task_id,
             address=address,
             principal=principal,
-            zone=self._zone(),
-            now=self._clock.now(),
-            soonest=SOONEST if by_agent else timedelta(0),
+            zone=zone,
+            now=now,
+            soonest=soonest,
         )
         return await self._write(
             key, lambda mailbox, db, done: listed(db, series_changes.add(mailbox, db, made, start, done))
@@ -98,6 +101,20 @@ class TaskDesk:
             return cron_file.take_in(mailbox, db, job, address, principal, zone, done)
 
         return await self._write(key, work)
+
+    async def origin(self, key: SessionRef, in_reply_to: str | None) -> tuple[Address | None, str | None]:
+        """Where the answer to a message goes, and who caused it; without one, of the last message that came in."""
+
+        def look(mailbox: Mailbox) -> tuple[Address | None, str | None]:
+            last = "(SELECT max(seq) FROM messages_in WHERE platform_id IS NOT NULL)"
+            found = mailbox.rows("id=?", [in_reply_to or ""]) or mailbox.rows(f"seq={last}")
+            if not found:
+                return None, None
+            row = found[0]
+            of_task = series.get(mailbox.db, row.series_id) if row.series_id is not None else None
+            return row.address or (of_task.address if of_task is not None else None), row.principal
+
+        return await self._pool.call(key, look)
 
     async def tasks(self, key: SessionRef) -> list[Listed]:
         """The live tasks of a session."""

@@ -1,0 +1,1 @@
+"""System actions: what an agent may ask the host to do."""

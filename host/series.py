@@ -354,9 +354,10 @@ def _count(
 
 def _tell(mailbox: "Mailbox", db: sqlite3.Connection, series: Series, row_id: str, taken: TakeOver) -> None:
     if series.state == State.PAUSED:
+        often = f"failed {series.failures} times in a row and is" if series.failures else "is"
         text = (
-            f"The task “{series.name}” failed {series.failures} times in a row and is paused. The last time: "
-            f"{series.last_error or 'no reason was given.'} Run `host tasks resume {series.id}` when it may go on."
+            f"The task “{series.name}” {often} paused. The last time: {series.last_error or 'no reason was given.'} "
+            f"Run `host tasks resume {series.id}` when it may go on."
         )
     else:
         text = f"The task “{series.name}” failed: {series.last_error or 'no reason was given.'}"
@@ -370,11 +371,17 @@ def _advance(mailbox: "Mailbox", db: sqlite3.Connection, series: Series, slot: s
     if open_occurrence(db, series) is not None:
         return
     now = mailbox.now()
-    then = following(series.schedule, from_text(slot), now, series.missed, series.hours)
+    try:
+        then = following(series.schedule, from_text(slot), now, series.missed, series.hours)
+        following_slot = _within_the_day(db, series, then.slot)
+    except ValueError as error:  # what was read when it was made is read no more: its zone is gone, say
+        series = replace(series, state=State.PAUSED, last_error=f"Its next time cannot be reckoned: {error}")
+        store(db, series)
+        _tell(mailbox, db, series, occurrence_id(series, slot), taken)
+        return
     if then.missed_from is not None:
         series = replace(series, missed_from=to_text(then.missed_from), missed_until=to_text(now))
         store(db, series)
-    following_slot = _within_the_day(db, series, then.slot)
     if following_slot is not None:
         place(mailbox, db, series, following_slot, taken)
     elif series.remove_when_done:

@@ -23,6 +23,9 @@ CATCH_UP_WINDOW = timedelta(days=1)
 _GUARD_STEPS = 100
 """Hits of croniter that are looked at in search of one that stands: the doubled hour of a minutely task has 60."""
 
+_OPENINGS = 400
+"""So many openings of its hours are looked at in search of a time of a schedule: it may have none in them."""
+
 _FIELD = re.compile(r"(?:[0-9*,/#?-]|JAN|FEB|MAR|APR|MAY|JUN|JUL|AUG|SEP|OCT|NOV|DEC|SUN|MON|TUE|WED|THU|FRI|SAT|L)+")
 """What the five fields may be made of: croniter also draws numbers at random (R) and hashes (H)."""
 
@@ -104,8 +107,8 @@ class Hours:
         if self.hold(moment):
             return moment
         at = moment.astimezone(UTC).replace(minute=0, second=0, microsecond=0)
-        # In quarters: zones lie 15 minutes apart, and no day has more than 25 hours.
-        quarters = (at + timedelta(minutes=15) * n for n in range(1, 4 * 26))
+        # In quarters: zones lie 15 minutes apart. Two days: where clocks go forward a day may not have the hour at all.
+        quarters = (at + timedelta(minutes=15) * n for n in range(1, 4 * 50))
         return next(quarter for quarter in quarters if self.hold(quarter))
 
 
@@ -195,10 +198,12 @@ def next_slot(schedule: Schedule, after: datetime, hours: Hours | None = None) -
     if isinstance(schedule, At):
         return schedule.moment if schedule.moment > after else None
     found = _next(schedule, after)
-    while found is not None and hours is not None and not hours.hold(found):
+    for _ in range(_OPENINGS):
+        if found is None or hours is None or hours.hold(found):
+            return found
         # To the opening at once: a beat a minute may have hundreds of times outside.
         found = _next(schedule, hours.next_opening(found) - timedelta(microseconds=1))
-    return found
+    return None
 
 
 def _next(schedule: Cron | Every, after: datetime) -> datetime | None:

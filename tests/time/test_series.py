@@ -265,6 +265,18 @@ async def test_a_share_of_each_day_is_not_exceeded(mailbox: Mailbox, folder: Pat
     assert waiting(folder)["slot"] == to_text(NOW + timedelta(days=1))
 
 
+async def test_a_task_whose_next_time_cannot_be_reckoned_is_paused_and_holds_nothing_up(
+    mailbox: Mailbox, folder: Path
+) -> None:
+    add(mailbox, task())
+    lost = "UPDATE series SET zone='Atlantis/City', every_seconds=NULL, expression='0 9 * * *'"
+    mailbox.write(lambda db: db.execute(lost) and None)
+    (notice,) = run(mailbox, folder).items
+    assert "Atlantis/City" in notice.content
+    assert known(mailbox).state == State.PAUSED
+    assert occurrences(folder) == [("00:00", "completed")]
+
+
 def test_a_mailbox_of_the_first_version_is_brought_up_to_date_when_it_is_opened(folder: Path, clock: FakeClock) -> None:
     path = folder / "inbound" / INBOUND_DB
     old = schema.open_inbound(path)

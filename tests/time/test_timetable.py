@@ -238,3 +238,17 @@ def test_a_time_without_an_offset_is_meant_in_the_zone_of_its_task() -> None:
     for text in ("tomorrow", "1782889200", "2026-13-01", "0001-01-01T00:00"):
         with pytest.raises(ScheduleRefused):
             moment(text, "Asia/Shanghai")
+
+
+@pytest.mark.req("R234")
+def test_a_schedule_that_has_no_time_within_its_hours_has_none() -> None:
+    hours = Hours(9, 22, "UTC")
+    assert next_slot(Cron("0 3 * * *", "UTC"), NOW, hours) is None
+    assert next_slot(every(86400, NOW), NOW, hours) is None
+
+
+@pytest.mark.req("R149", "R234")
+def test_hours_that_a_day_does_not_have_are_waited_for_until_the_next() -> None:
+    two_to_three = Hours(2, 3, "Europe/Berlin")
+    at = next_slot(every(600, utc("2026-03-28T00:05")), utc("2026-03-28T03:00"), two_to_three)
+    assert at == utc("2026-03-30T00:05")

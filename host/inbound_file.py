@@ -2,14 +2,15 @@
 
 import json
 import sqlite3
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
 
+from host.db.agent_destinations import Destination
 from host.items import InboundHeld, Target
 from mailboxes import clock, schema
-from mailboxes.rows import Address, DeliveryState, Kind
+from mailboxes.rows import Address, DeliveryState, Kind, MessageOut
 
 
 class InboundFile:
@@ -91,7 +92,23 @@ class InboundFile:
             if not durable:
                 db.execute("PRAGMA synchronous=FULL")
 
+    def show_destinations(self, destinations: Sequence[Destination]) -> None:
+        """Has the agent see whom it may write to: a copy for its tools, from which no right comes."""
+        wanted = sorted((one.name, one.target_type, one.target_id) for one in destinations)
+        if [tuple(row) for row in self.db.execute("SELECT * FROM destinations ORDER BY name")] == wanted:
+            return
+
+        def work(db: sqlite3.Connection) -> None:
+            db.execute("DELETE FROM destinations")
+            db.executemany("INSERT INTO destinations (name, target_type, target_id) VALUES (?, ?, ?)", wanted)
+
+        self.write(work)
+
     # -- plain facts
+
+    def knows(self, row: MessageOut) -> bool:
+        """Whether a row, or another with its seq, was taken over."""
+        return self.db.execute("SELECT 1 FROM deliveries WHERE id=? OR seq=?", (row.id, row.seq)).fetchone() is not None
 
     def status_of(self, message_id: str) -> str | None:
         """The status of a message; None where it is not here (yet)."""

@@ -12,7 +12,6 @@ from datetime import datetime
 from pathlib import Path
 
 from host import outbound_series, series
-from host.db.agent_destinations import Destination
 from host.inbound_file import InboundFile
 from host.items import (
     Action,
@@ -87,18 +86,6 @@ class Mailbox(InboundFile):
                 added += 1
         return added
 
-    def show_destinations(self, destinations: Sequence[Destination]) -> None:
-        """Has the agent see whom it may write to: a copy for its tools, from which no right comes."""
-        wanted = sorted((one.name, one.target_type, one.target_id) for one in destinations)
-        if [tuple(row) for row in self.db.execute("SELECT * FROM destinations ORDER BY name")] == wanted:
-            return
-
-        def work(db: sqlite3.Connection) -> None:
-            db.execute("DELETE FROM destinations")
-            db.executemany("INSERT INTO destinations (name, target_type, target_id) VALUES (?, ?, ?)", wanted)
-
-        self.write(work)
-
     def retry_message(self, message_id: str) -> bool:
         """Gives a failed message one more attempt. False where it is not a failed one."""
         changed = 0
@@ -149,10 +136,6 @@ class Mailbox(InboundFile):
         self._floor = seen
         crash_at("after_take_over")
         return taken
-
-    def knows(self, row: MessageOut) -> bool:
-        """Whether a row, or another with its seq, was taken over."""
-        return self.db.execute("SELECT 1 FROM deliveries WHERE id=? OR seq=?", (row.id, row.seq)).fetchone() is not None
 
     def _new_rows(self, rows: Sequence[MessageOut], taken: TakeOver) -> list[MessageOut]:
         new = []
@@ -463,7 +446,7 @@ class Mailbox(InboundFile):
             nonlocal notice
             self._tell_agent(db, row, error, TakeOver())
             if "operation" in json.loads(item.content) or item.address.channel_type == AGENT or found["series_id"]:
-                return  # the chat misses nothing by an edit or a reaction; another agent is no chat; a task tells itself
+                return  # a chat misses nothing by an edit or a reaction; an agent is no chat; a task tells itself
             text = f"A message to you could not be delivered: {error.rstrip('.')}."
             notice = self.put_notice(db, item.address, item.in_reply_to, f"undelivered {item.id}", text)
 

@@ -73,6 +73,15 @@ class Fleet:
         else:
             self.wake(key)
 
+    def ring(self, key: SessionRef) -> bool:
+        """Rings a live session's runner, from any thread; False where there is none to ring, and `notify` is due."""
+        life = self._live.get(key)
+        line = life.line if life is not None and life.stopping is None else None
+        if life is None or line is None:
+            return False
+        life.idle_since = self._clock.monotonic()
+        return line.ring()
+
     def wake(self, key: SessionRef) -> None:
         """Queues a session for a sandbox unless it has one, waits for one, or is held back."""
         if self._closing or key in self._live or self._setbacks.holds(key) or key in self._queue:

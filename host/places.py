@@ -70,14 +70,19 @@ def who_has_to_go(
             return None
         own = one.key.agent_group_id
         only_own = held.get(own, 0) >= half(places) and agents != {own}
-        candidates = [holder for holder in holders if not only_own or holder.key.agent_group_id == own]
         candidates = [
             holder
-            for holder in candidates
-            if holder.over(now) >= 0
-            or (holder.key.agent_group_id != own and held.get(holder.key.agent_group_id, 0) > half(places))
+            for holder in holders
+            if (not only_own or holder.key.agent_group_id == own)
+            and (holder.over(now) >= 0 or _has_too_much(holder.key.agent_group_id, own, held, places))
         ]
         if candidates:
             chosen = max(candidates, key=lambda holder: (held.get(holder.key.agent_group_id, 0), holder.over(now)))
             return chosen.key
     return None
+
+
+def _has_too_much(agent: str, other: str, held: Mapping[str, int], places: int) -> bool:
+    """Whether an agent has more than half, and still no less than the other when that one has got a place of its. (Of
+    three places one of two agents must have two; they would take that one from each other for ever.)"""
+    return held.get(agent, 0) > half(places) and held.get(agent, 0) - 1 > held.get(other, 0)

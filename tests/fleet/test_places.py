@@ -1,8 +1,11 @@
 """Who gets the next place, and who has to go: the decisions alone."""
 
 from collections import Counter
+from dataclasses import dataclass
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from host.items import SessionRef
 from host.places import PATIENCE_SECONDS, Holder, Waiting, half, who_has_to_go, who_is_next
@@ -72,6 +75,9 @@ def decide(waiting: dict[str, float], holders: dict[str, tuple[float, int]], pla
             {"b1": 30}, {"a1": (5, 3), "a2": (9, 3), "a3": (7, 3)}, 4, "a2", id="more than half is nobody's share"
         ),
         pytest.param(
+            {"b2": 30}, {"a1": (5, 3), "a2": (9, 3), "b1": (90, 9)}, 3, None, id="of an odd number somebody has it"
+        ),
+        pytest.param(
             {"a3": 99, "b2": 20},
             {"a1": (40, 0), "a2": (50, 0), "b1": (90, 0), "c1": (80, 0)},
             4,
@@ -100,16 +106,75 @@ def test_who_has_to_go(
     assert decide(waiting, holders, places) == goes
 
 
-def test_two_turns_that_are_longer_than_the_patience_both_end_on_one_place() -> None:
-    """Each needs twenty minutes without a stop. Were the share the same each time, neither would ever end."""
-    needs, stops, done = 1200.0, Counter[str](), 0
-    waiting, holder, now = "b1", "a1", 0.0
-    while done < 2:
-        share = PATIENCE_SECONDS * 2 ** stops[holder]
-        if share >= needs:
-            done, now = done + 1, now + needs
-        else:
-            stops[holder] += 1
-            now += share
-        waiting, holder = holder, waiting
-        assert now < 4 * 2 * needs
+@dataclass(slots=True)
+class Turn:
+    """A turn of a session that comes at a time and needs so many seconds in one go."""
+
+    key: SessionRef
+    comes: int
+    needs: int
+    since: float | None = None
+    stops: int = 0
+
+
+STEP = 5
+
+
+def play(turns: list[Turn], places: int) -> dict[str, int]:
+    """When each turn ended, under a host that does no more than ask who is next and who has to go."""
+    ended: dict[str, int] = {}
+    queue: list[Waiting] = []
+    live: list[Turn] = []
+    now = 0
+    while len(ended) < len(turns):
+        queue += [Waiting(turn.key, now) for turn in turns if now - STEP < turn.comes <= now]
+        for turn in [turn for turn in live if turn.since is not None and now - turn.since >= turn.needs]:
+            ended[turn.key.session_id] = now
+            live.remove(turn)
+        held = Counter(turn.key.agent_group_id for turn in live)
+        holders = [Holder(turn.key, turn.since or 0.0, turn.stops) for turn in live]
+        goes = who_has_to_go(queue, holders, held, places, now) if len(live) == places else None
+        for turn in [turn for turn in live if turn.key == goes]:
+            turn.stops += 1
+            live.remove(turn)
+            queue.append(Waiting(turn.key, now))
+        while queue and len(live) < places:
+            held = Counter(turn.key.agent_group_id for turn in live)
+            chosen = who_is_next([one.key for one in queue], held, places)
+            queue = [one for one in queue if one.key != chosen]
+            turn = next(turn for turn in turns if turn.key == chosen)
+            turn.since = now
+            live.append(turn)
+        now += STEP
+        longest = max(turn.needs for turn in turns)
+        assert now <= 200 + sum(3 * turn.needs + longest + 90 for turn in turns), "somebody begins anew for ever"
+    return ended
+
+
+def test_two_long_turns_on_one_place_both_end() -> None:
+    """Were the share the same each time, neither would ever end."""
+    ended = play([Turn(ref("a1"), 0, 1200), Turn(ref("b1"), 0, 1200)], 1)
+    assert ended.keys() == {"a1", "b1"}
+
+
+def test_a_short_turn_waits_half_a_minute_for_a_place_that_a_long_one_has() -> None:
+    ended = play([Turn(ref("a1"), 0, 3000), Turn(ref("b1"), 40, 5)], 1)
+    assert ended["b1"] <= 40 + PATIENCE_SECONDS + 2 * STEP
+
+
+def test_the_one_chat_of_an_agent_does_not_wait_behind_the_twenty_of_another() -> None:
+    many = [Turn(SessionRef("a", f"a{number}"), 0, 600) for number in range(20)]
+    ended = play([*many, Turn(ref("b1"), 5, 5)], 4)
+    assert ended["b1"] <= 5 + PATIENCE_SECONDS + 3 * STEP
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from("abc"), st.integers(0, 200), st.integers(1, 300)), min_size=1, max_size=9),
+    st.integers(1, 5),
+)
+@settings(max_examples=100, deadline=None)
+def test_every_turn_ends_whatever_comes_when(drawn: list[tuple[str, int, int]], places: int) -> None:
+    turns = [
+        Turn(SessionRef(agent, f"{agent}{number}"), comes, needs) for number, (agent, comes, needs) in enumerate(drawn)
+    ]
+    assert len(play(turns, places)) == len(turns)

@@ -33,6 +33,7 @@ async def answer(made: House, *words: str) -> Any:
     return json.loads(out)
 
 
+@pytest.mark.slow
 @pytest.mark.req("R115", "R117")
 async def test_a_task_is_made_shown_changed_held_run_and_removed_from_a_shell(forge: Forge) -> None:
     async with house(forge) as made:
@@ -69,6 +70,7 @@ async def test_a_task_is_made_shown_changed_held_run_and_removed_from_a_shell(fo
         await made.call("status")
 
 
+@pytest.mark.slow
 @pytest.mark.req("R237")
 async def test_what_is_wrong_has_its_exit_code_and_a_file_is_taken_in_as_far_as_it_can_be(
     forge: Forge, tmp_path: Path

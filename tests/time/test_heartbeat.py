@@ -2,6 +2,7 @@
 
 import json
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,6 +19,7 @@ __all__ = ["host", "start"]
 
 BEATING = {"preload": "tests.time.beating", "AGENT_PROVIDER": "beating"}
 DECISIONS: dict[str, Any] = {"every_seconds": 0, "hours": None, "zone": "UTC", "per_day": None}
+TEMPLATE = Path(__file__).parents[2] / "groups/template/HEARTBEAT.md"
 NOW = datetime(2026, 6, 1, 12, tzinfo=UTC)
 
 
@@ -126,7 +128,7 @@ async def test_an_answer_that_is_no_news_is_not_said_and_not_remembered(host: Ho
 
 
 @pytest.mark.req("R234", "R240")
-@pytest.mark.parametrize("text", [None, "", "# Heartbeat\n"])
+@pytest.mark.parametrize("text", [None, "", "# Heartbeat\n", TEMPLATE.read_text()])
 async def test_without_words_no_model_is_asked(host: HostSide, start: Start, text: str | None) -> None:
     words(host, text)
     snapshot = await after(await start(**BEATING), beat(host))

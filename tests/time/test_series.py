@@ -309,7 +309,7 @@ STEPS = st.lists(
 
 
 @pytest.mark.req("R145", "R147", "R148")
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(steps=STEPS, policy=st.sampled_from(Missed))
 def test_whatever_happens_a_live_task_has_one_open_occurrence_and_no_slot_twice(
     tmp_path_factory: pytest.TempPathFactory, steps: list[tuple[str, int]], policy: Missed

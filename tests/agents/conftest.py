@@ -85,3 +85,4 @@ async def village(machine: Machine) -> AsyncIterator[Village]:
     async with machine.host(chats=[A, B]) as house:
         await house.host.open_channel(house.host.agent_mail)
         yield Village(house)
+        await house.settle()  # whoever was woken last has started

@@ -243,7 +243,7 @@ class Fleet:
         pause = backoff.pause(failures)
         log.error("a sandbox did not start", session=key.session_id, reason=reason, failures=failures, again_in=pause)
         self._hold_back(key, pause)
-        if failures == NOTICE_AFTER:
+        if failures >= NOTICE_AFTER and self._setbacks.is_news(key):
             with _unless_damaged(key):
                 await self._postmaster.tell(
                     key, f"start {self._clock.now():%Y%m%dT%H%M%S}", f"I cannot start now: {reason} I keep trying."
@@ -257,7 +257,7 @@ class Fleet:
         if work:
             self.wake(key)
         else:
-            self._setbacks.reasons.pop(key, None)
+            self._setbacks.reasons.pop(key, None)  # the count stays: a message may wait for its next try
 
     # -- the clock
 

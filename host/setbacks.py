@@ -33,6 +33,7 @@ class Setbacks:
         self._has_work = has_work
         self._released = released
         self._in_a_row: dict[SessionRef, int] = {}
+        self._told: set[SessionRef] = set()
         self._held: dict[SessionRef, HeldBack] = {}
         self.reasons: dict[SessionRef, str] = {}
         """What is wrong now, a sentence each."""
@@ -42,9 +43,16 @@ class Setbacks:
         self._in_a_row[key] = self._in_a_row.get(key, 0) + 1
         return self._in_a_row[key]
 
+    def is_news(self, key: SessionRef) -> bool:
+        """True the first time that it is asked of a session since that one was well."""
+        news = key not in self._told
+        self._told.add(key)
+        return news
+
     def forget(self, key: SessionRef) -> None:
-        """It is well again, or has nothing to do any more."""
+        """It is well again."""
         self._in_a_row.pop(key, None)
+        self._told.discard(key)
         self.reasons.pop(key, None)
 
     def hold_back(self, key: SessionRef, seconds: float) -> None:

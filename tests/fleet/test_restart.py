@@ -1,11 +1,13 @@
 """What a host finds when it starts, and what nobody knows any more."""
 
 import asyncio
+from pathlib import Path
 
 import pytest
 
 from host.life import Life
 from host.runtime.base import Found, RuntimeUnavailable
+from tests.fakes.runtime import ScriptedSandbox
 from tests.fleet.house import Machine, until
 
 
@@ -208,10 +210,7 @@ async def test_an_end_does_not_wait_for_ever_for_an_engine_that_is_away(
 async def test_a_live_sandbox_with_a_spoiled_mailbox_is_ended_before_its_mailbox_is_set_aside_and_told_of(
     machine: Machine,
 ) -> None:
-    async with machine.host() as house:
-        sandbox = await house.turn()
-        folder = house.folder()
-        await house.die()
+    sandbox, folder = await _die_in_a_turn(machine)
     (folder / "outbound" / "outbound.db").write_bytes(b"spoiled" * 4096)
     sandbox.beats = False
     async with machine.host() as house:
@@ -230,13 +229,18 @@ async def test_a_live_sandbox_with_a_spoiled_mailbox_is_ended_before_its_mailbox
 async def test_a_mailbox_that_was_spoiled_in_a_turn_is_told_of_also_when_the_host_died_with_it(
     machine: Machine,
 ) -> None:
-    async with machine.host() as house:
-        sandbox = await house.turn()
-        folder = house.folder()
-        await house.die()
+    sandbox, folder = await _die_in_a_turn(machine)
     sandbox.exit(137)
     (folder / "outbound" / "outbound.db").write_bytes(b"spoiled" * 4096)
     async with machine.host() as house:
         await until(house.channel.notices)
         assert ["damaged" in notice for notice in house.channel.notices()] == [True]
         assert len(list(folder.glob("outbound.bad-*"))) == 1
+
+
+async def _die_in_a_turn(machine: Machine) -> tuple[ScriptedSandbox, Path]:
+    async with machine.host() as house:
+        sandbox = await house.turn()
+        folder: Path = house.folder()
+        await house.die()
+    return sandbox, folder

@@ -2,6 +2,7 @@
 
 import pytest
 
+from host.runtime.base import RuntimeUnavailable
 from tests.fakes.runtime import ScriptedSandbox
 from tests.fleet.house import House, Machine, until
 
@@ -100,3 +101,16 @@ async def test_a_session_that_crashes_holds_up_no_other(machine: Machine) -> Non
         assert good.claim("t-good")
         good.answer("done", "t-good")
         await until(lambda: house.channel.texts("good") == ["done"])
+
+
+@pytest.mark.req("R155")
+@pytest.mark.fault(1)
+async def test_an_engine_that_goes_away_after_crashes_is_told_of_all_the_same(house: House) -> None:
+    await house.send()
+    sandbox = None
+    for seconds in (5, 10, 20):
+        sandbox = await crash(house, sandbox)
+        await house.pass_time(seconds if seconds < 20 else 1)
+    house.process.away = RuntimeUnavailable("No answer from the engine.")
+    await house.pass_time(300, step=5)
+    assert house.channel.notices() == ["I cannot start now: No answer from the engine. I keep trying."]

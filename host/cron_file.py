@@ -152,10 +152,10 @@ def take_in(
 
 
 def _again(mailbox: "Mailbox", db: sqlite3.Connection, job: Job, known: Series, done: Done) -> Taken:
-    after = changed(known, job.said, now=mailbox.now())
+    after, start = changed(known, job.said, now=mailbox.now())
     if after == known:
         return Taken("unchanged", None, listed(db, known))
-    series_changes.change(mailbox, db, known, after, done)
+    series_changes.change(mailbox, db, known, after, start, done)
     return Taken("updated", None, listed(db, after))
 
 

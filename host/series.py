@@ -19,7 +19,20 @@ import structlog
 from host.items import Item, TakeOver
 from host.judging import Interrupted, Verdict
 from host.text import printable
-from host.timetable import At, Cron, Every, Hours, Missed, Schedule, canonical, following, next_slot, shown, zone_of
+from host.timetable import (
+    At,
+    Cron,
+    Every,
+    Hours,
+    Missed,
+    Schedule,
+    ScheduleRefused,
+    canonical,
+    following,
+    next_slot,
+    shown,
+    zone_of,
+)
 from mailboxes.clock import from_text, to_text
 from mailboxes.ids import derived_id
 from mailboxes.rows import HEARTBEAT, Address, DeliveryState, InStatus, MessageIn, MessageOut
@@ -251,11 +264,25 @@ def row_for(series: Series, row_id: str, slot: str | None, now: str) -> MessageI
 def _place_in(mailbox: "Mailbox", db: sqlite3.Connection, series: Series, slot: str) -> None:
     row = row_for(series, occurrence_id(series, slot), slot, mailbox.stamp())
     if not mailbox.insert(db, [row]):
+        rewrite(db, row)
         db.execute(
-            "UPDATE messages_in SET status='pending', status_changed=?, process_after=?, content=?, recurrence=? "
+            "UPDATE messages_in SET status='pending', status_changed=?, process_after=? "
             "WHERE id=? AND status IN ('paused', 'cancelled')",
-            (mailbox.stamp(), slot, row.content, row.recurrence, row.id),
+            (mailbox.stamp(), slot, row.id),
         )
+
+
+def rewrite(db: sqlite3.Connection, row: MessageIn) -> None:
+    """Gives an occurrence that has not begun the words and the address of `row`."""
+    address = row.address
+    db.execute(
+        "UPDATE messages_in SET content=?, recurrence=?, channel_type=?, account_id=?, platform_id=?, thread_id=? "
+        "WHERE id=? AND status IN ('pending', 'paused', 'cancelled')",
+        (
+            row.content, row.recurrence, address and address.channel_type, address and address.account_id,
+            address and address.platform_id, address and address.thread_id, row.id,
+        ),
+    )  # fmt: skip
 
 
 def _place_out(mailbox: "Mailbox", db: sqlite3.Connection, series: Series, slot: str, taken: TakeOver) -> None:
@@ -458,4 +485,9 @@ def call_off(mailbox: "Mailbox", db: sqlite3.Connection, series: Series, waits: 
 
 def when(series: Series, waits: Occurrence | None) -> str | None:
     """When it is next, as a person or an agent reads it."""
-    return None if waits is None else shown(from_text(waits.slot), series.zone)
+    if waits is None:
+        return None
+    try:
+        return shown(from_text(waits.slot), series.zone)
+    except ScheduleRefused:  # a zone that is no more: the list is shown all the same
+        return shown(from_text(waits.slot), "UTC")

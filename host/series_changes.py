@@ -2,7 +2,7 @@
 
 import sqlite3
 from dataclasses import dataclass, field, replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 
 from host.items import Item, TakeOver
@@ -21,11 +21,12 @@ from host.series import (
     get,
     open_occurrence,
     place,
+    rewrite,
     row_for,
     store,
     when,
 )
-from host.timetable import At, Every, ScheduleRefused, next_slot
+from host.timetable import Every, ScheduleRefused
 from mailboxes.clock import from_text
 from mailboxes.ids import new_id
 from mailboxes.rows import DeliveryState, InStatus, MessageOut
@@ -34,6 +35,10 @@ if TYPE_CHECKING:
     from host.mailbox import Mailbox
 
 
+A_MOMENT = timedelta(milliseconds=1)
+"""From now on, but not now."""
+
+_NO_TIME = "This schedule has no time to come."
 _OWNERS = "The heartbeat is your owner's decision. Ask them: `host tasks set heartbeat`."
 
 
@@ -89,7 +94,7 @@ def add(mailbox: "Mailbox", db: sqlite3.Connection, series: Series, start: datet
         raise ScheduleRefused(TOO_MANY)
     first = first_slot(series, start)
     if first is None:
-        raise ScheduleRefused("This schedule has no time to come.")
+        raise ScheduleRefused(_NO_TIME)
     begin(mailbox, db, series, first, done.taken)
     return series
 
@@ -99,29 +104,37 @@ def _check_beat(series: Series) -> None:
         raise ScheduleRefused("A heartbeat comes at intervals, such as every 30m.")
 
 
-def change(mailbox: "Mailbox", db: sqlite3.Connection, before: Series, after: Series, done: Done) -> Series:
-    """Replaces what a task is. A changed schedule moves the next time at once; what runs now runs to its end."""
+def change(
+    mailbox: "Mailbox", db: sqlite3.Connection, before: Series, after: Series, start: datetime, done: Done
+) -> Series:
+    """Replaces what a task is. A changed schedule moves the next time at once, to the first from `start` on; what runs
+    now runs to its end. Raises ScheduleRefused."""
     _check_beat(after)
     store(db, after)
     moved = (before.schedule, before.hours, before.zone) != (after.schedule, after.hours, after.zone)
     waits = open_occurrence(db, before)
-    if after.state == State.PAUSED or (waits is not None and waits.status == InStatus.PROCESSING):
+    if waits is not None and waits.status == InStatus.PROCESSING:
         return after
-    if moved or waits is None:
-        _set_next(mailbox, db, after, waits, done)
+    if after.state == State.PAUSED:
+        if moved and waits is not None:
+            call_off(mailbox, db, after, waits)  # its time is that of the old schedule
+    elif moved or waits is None:
+        _set_next(mailbox, db, after, waits, start, done)
     elif (content_of(before), before.quiet) != (content_of(after), after.quiet):
         _rewrite(mailbox, db, after, waits, done)
     return after
 
 
-def _set_next(mailbox: "Mailbox", db: sqlite3.Connection, series: Series, waits: Occurrence | None, done: Done) -> None:
-    """Puts the first time from now on in the place of what waits."""
+def _set_next(
+    mailbox: "Mailbox", db: sqlite3.Connection, series: Series, waits: Occurrence | None, start: datetime, done: Done
+) -> None:
+    """Puts the first time from `start` on in the place of what waits."""
     if waits is not None and not _withdraw(mailbox, db, series, waits, done):
         return
-    now = mailbox.now()
-    slot = series.schedule.moment if isinstance(series.schedule, At) else next_slot(series.schedule, now, series.hours)
-    if slot is not None:
-        place(mailbox, db, series, slot, done.taken)
+    slot = first_slot(series, start)
+    if slot is None:
+        raise ScheduleRefused(_NO_TIME)
+    place(mailbox, db, series, slot, done.taken)
 
 
 def _withdraw(mailbox: "Mailbox", db: sqlite3.Connection, series: Series, waits: Occurrence, done: Done) -> bool:
@@ -130,19 +143,10 @@ def _withdraw(mailbox: "Mailbox", db: sqlite3.Connection, series: Series, waits:
 
 
 def _rewrite(mailbox: "Mailbox", db: sqlite3.Connection, series: Series, waits: Occurrence, done: Done) -> None:
-    if series.direction is Direction.OUT:
-        if _withdraw(mailbox, db, series, waits, done):
-            place(mailbox, db, series, from_text(waits.slot), done.taken)
-        return
-    row = row_for(series, waits.id, waits.slot, mailbox.stamp())
-    address = row.address
-    db.execute(
-        "UPDATE messages_in SET content=?, channel_type=?, account_id=?, platform_id=?, thread_id=? WHERE id=?",
-        (
-            row.content, address and address.channel_type, address and address.account_id,
-            address and address.platform_id, address and address.thread_id, waits.id,
-        ),
-    )  # fmt: skip
+    if series.direction is Direction.IN:
+        rewrite(db, row_for(series, waits.id, waits.slot, mailbox.stamp()))
+    elif _withdraw(mailbox, db, series, waits, done):
+        place(mailbox, db, series, from_text(waits.slot), done.taken)
 
 
 def cancel(mailbox: "Mailbox", db: sqlite3.Connection, series: Series, done: Done) -> Series:
@@ -180,7 +184,7 @@ def resume(mailbox: "Mailbox", db: sqlite3.Connection, series: Series, done: Don
     if waits is not None and from_text(waits.slot) > mailbox.now():
         place(mailbox, db, active, from_text(waits.slot), done.taken)
     else:
-        _set_next(mailbox, db, active, waits, done)
+        _set_next(mailbox, db, active, waits, mailbox.now() + A_MOMENT, done)
     return active
 
 

@@ -126,8 +126,8 @@ class TaskDesk:
 
         def work(mailbox: Mailbox, db: sqlite3.Connection, done: Done) -> Listed:
             before = series_changes.wanted(db, task_id, by_agent=by_agent)
-            after = changed(before, said, now=mailbox.now(), soonest=soonest)
-            return listed(db, series_changes.change(mailbox, db, before, after, done))
+            after, start = changed(before, said, now=mailbox.now(), soonest=soonest)
+            return listed(db, series_changes.change(mailbox, db, before, after, start, done))
 
         return await self._write(key, work)
 

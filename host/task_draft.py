@@ -6,6 +6,7 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 
 from host.series import Direction, Series
+from host.series_changes import A_MOMENT
 from host.timetable import (
     MIN_SECONDS,
     At,
@@ -18,6 +19,7 @@ from host.timetable import (
     cron,
     moment,
     recurrence,
+    zone_of,
 )
 from mailboxes.clock import to_text
 from mailboxes.rows import Address, Kind
@@ -43,7 +45,6 @@ per_day            at most so many runs a day
 remove_when_done   it is forgotten after its last run
 """
 
-_A_MOMENT = timedelta(milliseconds=1)
 _CHANGE_OF_KIND = "A task that wakes the agent does not become one that only says something. Make a new one."
 
 
@@ -75,7 +76,7 @@ def new_series(
         raise ScheduleRefused("A task needs a time: process_after, recurrence, or both.")
     if message and address is None:
         raise ScheduleRefused("A message needs a chat to go to, and this session has none.")
-    zone = _text(said, "zone") or zone
+    zone = zone_of(_text(said, "zone") or zone).key
     made = Series(
         series_id, _name(said, prompt or message), Direction.IN if prompt else Direction.OUT,
         Kind.TASK if prompt else Kind.CHAT, "", address, At(now), zone, to_text(now), principal,
@@ -85,21 +86,25 @@ def new_series(
     return _filled(replace(made, schedule=schedule), said), start
 
 
-def changed(series: Series, said: Mapping[str, object], *, now: datetime, soonest: timedelta = timedelta(0)) -> Series:
-    """A task with what is said of it in the place of what was. Raises ScheduleRefused."""
+def changed(
+    series: Series, said: Mapping[str, object], *, now: datetime, soonest: timedelta = timedelta(0)
+) -> tuple[Series, datetime]:
+    """A task with what is said of it in the place of what was, and when its times begin. Raises ScheduleRefused."""
     check(said)
     other = "message" if series.direction is Direction.IN else "prompt"
     if _text(said, other):
         raise ScheduleRefused(_CHANGE_OF_KIND)
     if _text(said, "zone"):
-        series = replace(series, zone=_text(said, "zone"))
+        series = replace(series, zone=zone_of(_text(said, "zone")).key)
         if isinstance(series.schedule, Cron):
             series = replace(series, schedule=cron(series.schedule.expression, series.zone, now))
+    start = now + A_MOMENT
     if said.get("process_after") is not None or said.get("recurrence") is not None:
-        series = replace(series, schedule=_schedule(said, series, now, soonest)[0])
+        schedule, start = _schedule(said, series, now, soonest)
+        series = replace(series, schedule=schedule)
     if _text(said, "name"):
         series = replace(series, name=_name(said, ""))
-    return _filled(series, said)
+    return _filled(series, said), start
 
 
 def _filled(series: Series, said: Mapping[str, object]) -> Series:
@@ -153,12 +158,16 @@ def _schedule(
     start = moment(first, series.zone) if first else now
     text = said.get("recurrence")
     if text is None and series.recurs and series.content:
-        if isinstance(series.schedule, Every):
-            return replace(series.schedule, anchor=start), start
-        raise ScheduleRefused("When it is is said by its recurrence. Change that.")
+        text = str(series.schedule)
     if text:
-        # Without a time of its own an interval begins now, and its first time is at its end.
-        return recurrence(str(text), series.zone, start, now), max(start, now) if first else now + _A_MOMENT
+        made = recurrence(str(text), series.zone, start, now)
+        if first:
+            return made, max(start, now)
+        # Without a time of its own an interval stays on its grid; a new one begins now, with its first time at its end.
+        same = (
+            isinstance(made, Every) and isinstance(series.schedule, Every) and made.seconds == series.schedule.seconds
+        )
+        return series.schedule if same else made, now + A_MOMENT
     if not first:
         raise ScheduleRefused("A task that is not to recur any more needs a time: process_after.")
     if start < now - timedelta(seconds=MIN_SECONDS):

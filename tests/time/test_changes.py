@@ -14,10 +14,10 @@ from host.items import Item, SessionRef
 from host.mailbox import Mailbox
 from host.mailbox_pool import MailboxPool
 from host.moving import move_tasks
-from host.series import State, every
+from host.series import Series, State, every
 from host.series_changes import Done, NoSuchTask, cancel, listed, pause, resume, run_now, wanted
 from host.task_draft import changed, new_series
-from host.timetable import At, Cron, ScheduleRefused
+from host.timetable import At, Cron, Every, ScheduleRefused
 from mailboxes.clock import to_text
 from mailboxes.rows import ClaimState
 from tests.delivery.conftest import Books
@@ -26,6 +26,12 @@ from tests.mailbox.made import CHAT, KEY, claim, make_session, message, row_of, 
 from tests.time.made import HOUR, NOW, add, do, known, occurrences, reminder, run, task, waiting
 
 NEW = SessionRef("ag-1", "s-2")
+
+
+def revise(mailbox: Mailbox, before: Series, **said: object) -> Series:
+    after, start = changed(before, said, now=mailbox.now())
+    mailbox.write(lambda db: series_changes.change(mailbox, db, before, after, start, Done()) and None)
+    return after
 
 
 @pytest.mark.req("R117")
@@ -98,11 +104,9 @@ def test_a_changed_cadence_moves_the_next_time(mailbox: Mailbox, folder: Path) -
     weekly = task(schedule=Cron("0 9 * * 1", "Europe/Berlin"))
     add(mailbox, weekly)
     assert waiting(folder)["slot"] == "2026-01-05T08:00:00.000Z"
-    daily = changed(weekly, {"recurrence": "0 9 * * *"}, now=NOW)
-    mailbox.write(lambda db: series_changes.change(mailbox, db, weekly, daily, Done()) and None)
+    daily = revise(mailbox, weekly, recurrence="0 9 * * *")
     assert waiting(folder)["slot"] == "2026-01-01T08:00:00.000Z"
-    shanghai = changed(daily, {"zone": "Asia/Shanghai", "prompt": "other words"}, now=NOW)
-    mailbox.write(lambda db: series_changes.change(mailbox, db, daily, shanghai, Done()) and None)
+    revise(mailbox, daily, zone="Asia/Shanghai", prompt="other words")
     assert waiting(folder)["slot"] == "2026-01-01T01:00:00.000Z"
     assert "other words" in waiting(folder)["content"]
 
@@ -110,8 +114,7 @@ def test_a_changed_cadence_moves_the_next_time(mailbox: Mailbox, folder: Path) -
 @pytest.mark.req("R117")
 def test_changed_words_are_those_of_the_occurrence_that_waits(mailbox: Mailbox, folder: Path) -> None:
     add(mailbox, task(), NOW + HOUR)
-    after = changed(task(), {"prompt": "feed the cat", "quiet": True}, now=NOW)
-    mailbox.write(lambda db: series_changes.change(mailbox, db, task(), after, Done()) and None)
+    revise(mailbox, task(), prompt="feed the cat", quiet=True)
     row = waiting(folder)
     assert (row["content"], row["platform_id"], row["slot"]) == (
         '{"prompt": "feed the cat"}',
@@ -235,3 +238,40 @@ def test_an_interval_without_a_time_of_its_own_has_its_first_time_at_its_end(mai
     made, start = new_series(said, series_id="t", address=CHAT, principal=None, zone="UTC", now=NOW)
     add(mailbox, made, start)
     assert waiting(folder)["slot"] == to_text(NOW + timedelta(minutes=30))
+
+
+@pytest.mark.fault(60)
+@pytest.mark.req("R117")
+def test_a_cadence_that_is_changed_while_a_task_is_held_counts_when_it_goes_on(mailbox: Mailbox, folder: Path) -> None:
+    add(mailbox, task(), NOW + HOUR)
+    do(mailbox, pause)
+    revise(mailbox, known(mailbox), recurrence="every 3h", quiet=True)
+    do(mailbox, resume)
+    row = waiting(folder)
+    assert (row["slot"], row["recurrence"], row["platform_id"]) == (to_text(NOW + 3 * HOUR), "every 3h", None)
+
+
+@pytest.mark.req("R117")
+def test_words_that_change_while_a_task_is_held_are_those_it_goes_on_with(mailbox: Mailbox, folder: Path) -> None:
+    add(mailbox, task(), NOW + HOUR)
+    do(mailbox, pause)
+    revise(mailbox, known(mailbox), prompt="feed the cat", quiet=True)
+    do(mailbox, resume)
+    row = waiting(folder)
+    assert (row["content"], row["slot"]) == ('{"prompt": "feed the cat"}', to_text(NOW + HOUR))
+    assert row["platform_id"] is None
+
+
+@pytest.mark.req("R115")
+def test_a_change_may_begin_later_stay_on_its_grid_or_be_refused(mailbox: Mailbox, folder: Path) -> None:
+    grid = task(schedule=Every(3600, NOW - timedelta(minutes=20)))
+    add(mailbox, grid)
+    assert revise(mailbox, grid, recurrence="every 1h", name="same").schedule == grid.schedule
+    later = revise(mailbox, grid, recurrence="0 9 * * *", process_after="2026-03-01T00:00")
+    assert waiting(folder)["slot"] == "2026-03-01T08:00:00.000Z"
+    with pytest.raises(ScheduleRefused, match="no time to come"):
+        revise(mailbox, later, hours="10-12")
+    assert waiting(folder)["slot"] == "2026-03-01T08:00:00.000Z"
+    for zone in ("Mars/Base", "../UTC"):
+        with pytest.raises(ScheduleRefused, match="time zone"):
+            changed(later, {"zone": zone}, now=NOW)

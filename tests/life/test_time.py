@@ -158,7 +158,7 @@ async def test_a_person_lists_changes_holds_and_removes_tasks(forge: Forge, tmp_
         assert changed["next"] < to_text(datetime.now(UTC) + timedelta(hours=24, minutes=1))
         assert (await made.call("tasks.pause", **key))["state"] == "paused"
         assert (await made.call("tasks.resume", **key))["state"] == "active"
-        for wrong in ({"recurrence": "* * *"}, {"zone": "Mars"}, {"nonsense": 1}, {"process_after": soon()}):
+        for wrong in ({"recurrence": "* * *"}, {"zone": "Mars"}, {"nonsense": 1}, {"process_after": "soon"}):
             with pytest.raises(Failure) as refused:
                 await made.call("tasks.set", **key, task=wrong)
             assert refused.value.code is Code.REFUSED

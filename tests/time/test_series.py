@@ -6,6 +6,7 @@ from datetime import timedelta
 from pathlib import Path
 
 import pytest
+import structlog
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -179,12 +180,17 @@ async def test_a_task_that_fails_keeps_its_series_and_is_paused_after_five_failu
 ) -> None:
     add(mailbox, task())
     notices = []
-    for count in range(1, 5):
-        notices += fail(mailbox, folder).items
-        assert (known(mailbox).failures, known(mailbox).state) == (count, State.ACTIVE)
-        clock.jump(3600)
-    assert notices == []
-    (notice,) = fail(mailbox, folder).items
+    with structlog.testing.capture_logs() as events:
+        for count in range(1, 5):
+            notices += fail(mailbox, folder).items
+            assert (known(mailbox).failures, known(mailbox).state) == (count, State.ACTIVE)
+            clock.jump(3600)
+        assert notices == []
+        (notice,) = fail(mailbox, folder).items
+    runs = [event for event in events if event["event"] == "a task was run"]
+    assert [(one["task"], one["status"], one["failures"]) for one in runs] == [
+        ("task-1", "failed", count) for count in range(1, 6)
+    ]
     assert "water" in notice.content
     assert "the model refused." in notice.content
     assert "host tasks resume task-1" in notice.content

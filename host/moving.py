@@ -1,9 +1,12 @@
 """Takes what waits in one mailbox over into another: a conversation that begins anew keeps its tasks."""
 
 import asyncio
+import os
+import shutil
 import sqlite3
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import structlog
 from sqlalchemy import Connection
@@ -16,7 +19,9 @@ from host.items import Item, SessionRef, item_of
 from host.mailbox import Mailbox
 from host.mailbox_index import MailboxIndex
 from host.mailbox_pool import MailboxPool
+from host.outbound_files import SENT
 from mailboxes.crash import crash_at
+from mailboxes.layout import FILES
 from mailboxes.rows import Address, DeliveryState, InStatus, MessageIn, MessageOut
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
@@ -48,7 +53,8 @@ async def move_tasks(pool: MailboxPool, delivery: Delivery, source: SessionRef, 
     load = await pool.call(source, _load)
     if not load:
         return 0
-    items = await pool.call(target, lambda mailbox: _put(mailbox, load))
+    folder = await pool.call(source, lambda mailbox: mailbox.session_folder)
+    items = await pool.call(target, lambda mailbox: _put(mailbox, load, folder))
     crash_at("between_moves")
     await pool.call(source, lambda mailbox: _mark_moved(mailbox, load, target))
     delivery.withdraw([str(row["id"]) for row in load.deferred])
@@ -91,9 +97,15 @@ def _load(mailbox: Mailbox) -> _Load:
     return _Load(tasks.every(mailbox.db), rows, [dict(row) for row in deferred])
 
 
-def _put(mailbox: Mailbox, load: _Load) -> list[Item]:
-    """Writes it; what is there already, by an earlier try, stays as it has become meanwhile."""
+def _put(mailbox: Mailbox, load: _Load, folder: Path) -> list[Item]:
+    """Writes it, with the files that lie in the other session's `folder`; what is there already, by an earlier try,
+    stays as it has become meanwhile."""
     items: list[Item] = []
+    for message in load.rows:
+        _link(folder / "inbound" / FILES, mailbox.session_folder / "inbound" / FILES, message.id)
+    for row in load.deferred:
+        for name in (str(row["id"]), f"{row['id']}.json"):
+            _link(folder / SENT, mailbox.session_folder / SENT, name)
 
     def work(db: sqlite3.Connection) -> None:
         for series in load.series:
@@ -107,6 +119,24 @@ def _put(mailbox: Mailbox, load: _Load) -> list[Item]:
 
     mailbox.write(work)
     return items
+
+
+def _link(source: Path, target: Path, name: str) -> None:
+    """Gives a file, or a folder of files, of one session to another of the same agent, whole or not at all. Both
+    folders are the host's, and what lies in them is never changed: a second name for it does."""
+    if not (source / name).exists() or (target / name).exists():
+        return
+    target.mkdir(mode=0o700, exist_ok=True)
+    building = target / f".{name}.new"
+    if (source / name).is_dir():
+        shutil.rmtree(building, ignore_errors=True)  # of a host that died here
+        shutil.copytree(source / name, building, copy_function=os.link)
+        status = (source / name).stat()
+        os.chown(building, status.st_uid, status.st_gid)
+    else:
+        building.unlink(missing_ok=True)
+        building.hardlink_to(source / name)
+    building.rename(target / name)
 
 
 def _insert(mailbox: Mailbox, db: sqlite3.Connection, row: dict[str, object]) -> None:

@@ -98,6 +98,16 @@ def names_of(row: MessageOut) -> list[object]:
     return files if isinstance(files, list) else []
 
 
+def files_of(session_folder: Path, mailbox: sqlite3.Connection, row_id: str) -> tuple[SentFile, ...]:
+    """The files that go with a delivery: its own, or of what recurs those of the first time. Blocks."""
+    row = mailbox.execute(
+        "SELECT coalesce((SELECT first.id FROM deliveries first WHERE first.series_id = d.series_id "
+        "ORDER BY first.rowid LIMIT 1), d.id) FROM deliveries d WHERE d.id = ?",
+        (row_id,),
+    ).fetchone()
+    return sent_files(session_folder, row[0]) if row is not None else ()
+
+
 def sent_files(session_folder: Path, row_id: str) -> tuple[SentFile, ...]:
     """The files of a row that was taken over, in the order of its content; none where they were pruned. Blocks."""
     folder = session_folder / SENT
@@ -117,7 +127,8 @@ def kept_bytes(session_folder: Path) -> int:
 
 def expired(session_folder: Path, mailbox: sqlite3.Connection, before: str) -> list[str]:
     """The rows whose files nobody needs any more: delivered, refused or cancelled before that time (canonical text), or
-    never taken over. What may still be sent (a dead letter, too) keeps its files, however old. Blocks.
+    never taken over. What may still be sent (a dead letter, the next time of what recurs) keeps its files, however old.
+    Blocks.
 
     `mailbox` is the session's inbound.db; no reading of the session may be going on.
     """
@@ -125,7 +136,9 @@ def expired(session_folder: Path, mailbox: sqlite3.Connection, before: str) -> l
     for entry in sorted({entry.name.removesuffix(".json") for entry in (session_folder / SENT).glob("*")}):
         row = mailbox.execute(
             "SELECT state IN ('sent', 'cancelled') OR (state = 'failed' AND attempts + unknown_count = 0) AS settled, "
-            "coalesce(state_changed, timestamp) < ? AS old FROM deliveries WHERE id = ?",
+            "coalesce(state_changed, timestamp) < ? AND NOT EXISTS (SELECT 1 FROM deliveries next WHERE "
+            "next.series_id = deliveries.series_id AND next.state IN ('queued', 'sending', 'unknown')) AS old "
+            "FROM deliveries WHERE id = ?",
             (before, entry),
         ).fetchone()
         if row is None or (row[0] and row[1]):

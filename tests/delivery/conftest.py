@@ -12,7 +12,7 @@ from host.delivery import Delivery
 from host.home import Home
 from host.items import Change, Item, SessionRef, Target
 from host.mailbox_pool import MailboxPool
-from host.outbound_files import sent_files
+from host.outbound_files import files_of
 from mailboxes.rows import DeliveryState, MessageOut
 from tests.fakes.clock import FakeClock
 from tests.fakes.recording_channel import RecordingChannel
@@ -59,7 +59,7 @@ class Books:
 
     async def files_of(self, item: Item) -> tuple[SentFile, ...]:
         assert item.session is not None
-        return await self.pool.call(item.session, lambda mailbox: sent_files(mailbox.session_folder, item.id))
+        return await self.pool.call(item.session, lambda box: files_of(box.session_folder, box.db, item.id))
 
     def states(self, item_id: str) -> list[DeliveryState]:
         return [change.state for known, change in self.recorded if known == item_id]

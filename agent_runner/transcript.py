@@ -208,6 +208,7 @@ class Transcript:
         if not path.is_file() or path.is_symlink():
             raise OSError(f"{path} is no regular file")
         self._lines = _load(path)
+        self._said = _count(self._lines)
         self._mark = len(self._lines)
         self._size = path.stat().st_size
 
@@ -218,8 +219,8 @@ class Transcript:
 
     @property
     def message_count(self) -> int:
-        """Records of people and of the agent, tools apart."""
-        return sum(line.record["type"] in ("user", "assistant") for line in self._lines)
+        """Records of people and of the agent, tools apart; counted along, for it is asked for in every turn."""
+        return self._said
 
     @property
     def has_open_records(self) -> bool:
@@ -296,6 +297,7 @@ class Transcript:
         finally:
             os.close(handle)
         self._lines.append(_Line(self._size, stamped))
+        self._said += _is_said(stamped)
         self._size += len(data)
 
     def _cut_from(self, index: int) -> None:
@@ -306,7 +308,16 @@ class Transcript:
         os.truncate(self.path, cut[0].offset)
         self._size = cut[0].offset
         del self._lines[index:]
+        self._said -= _count(cut)
         self._mark = min(self._mark, index)
+
+
+def _is_said(record: Record) -> bool:
+    return record["type"] in ("user", "assistant")
+
+
+def _count(lines: Iterable[_Line]) -> int:
+    return sum(_is_said(line.record) for line in lines)
 
 
 def _keep_cut(folder: Path, records: list[Record]) -> None:

@@ -205,3 +205,19 @@ def test_an_unfinished_turn_is_cut_off_at_the_start_and_a_completed_one_is_marke
 def test_only_a_row_id_leads_to_the_records_of_a_cut_turn(tmp_path: Path) -> None:
     (tmp_path / "secret.json").write_text(json.dumps([{"type": "turn_end", "turn": "t"}]))
     assert Transcripts(tmp_path, NOW).cut_records("../secret") == []
+
+
+def test_the_count_of_what_was_said_follows_a_roll_back_and_a_new_start(tmp_path: Path) -> None:
+    transcript = Transcript(tmp_path / "t.jsonl", tmp_path / "cut", NOW)
+    transcript.begin("t-1")
+    transcript.append_user("list it")
+    transcript.append_assistant([text("at once"), use("u-1")])
+    transcript.append_tool_results([outcome("u-1")])
+    transcript.end_turn("t-1")
+    assert transcript.message_count == 2
+    transcript.begin("t-2")
+    transcript.append_user("and again")
+    assert transcript.message_count == 3
+    transcript.roll_back()
+    assert transcript.message_count == 2
+    assert Transcript(tmp_path / "t.jsonl", tmp_path / "cut", NOW).message_count == 2

@@ -153,6 +153,13 @@ class Facts:
             for key, reason in self._fleet.problems.items()
         ]
         found += [
+            {
+                "what": f"The mailbox of session {key.session_id} cannot be used: {reason}. What comes in waits.",
+                "next": "Put back a copy of its folder in sessions/, or remove it: it begins anew then.",
+            }
+            for key, reason in self._pool.broken.items()
+        ]
+        found += [
             {"what": f"What goes to {_name(address)} waits: {why}.", "next": see}
             for address, why in self._delivery.waiting().items()
             if why != NOBODY

@@ -1,6 +1,7 @@
 """Every mailbox of the host, opened when used: calls run in worker threads, one at a time per session."""
 
 import asyncio
+import sqlite3
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
@@ -44,6 +45,8 @@ class MailboxPool:
         self._open: OrderedDict[str, Mailbox] = OrderedDict()
         self._locks: dict[str, asyncio.Lock] = {}
         self._users: dict[str, int] = {}
+        self.broken: dict[SessionRef, str] = {}
+        """The sessions whose mailbox could not be used when it was asked last, and why."""
 
     async def call(self, key: SessionRef, work: Callable[[Mailbox], T]) -> T:
         """Runs `work` on a session's mailbox. Raises InboundHeld when its lock could not be had although the sandbox
@@ -51,7 +54,10 @@ class MailboxPool:
         async with self._alone(key.session_id):
             for attempt in range(HELD_TRIES):
                 try:
-                    return await self._run(key, work)
+                    done = await self._run(key, work)
+                except (OSError, sqlite3.Error) as error:
+                    self.broken[key] = str(error)
+                    raise
                 except InboundHeld:
                     if attempt == HELD_TRIES - 1:
                         raise
@@ -59,6 +65,9 @@ class MailboxPool:
                         "the sandbox holds a lock on its inbound mailbox and is stopped", session=key.session_id
                     )
                     await self._evict(key)
+                else:
+                    self.broken.pop(key, None)
+                    return done
             raise AssertionError("unreachable")
 
     @asynccontextmanager

@@ -88,7 +88,7 @@ async def test_on_a_full_disk_what_was_accepted_waits_and_the_rest_is_refused_wi
         accepted, refusal = await _send_until_refused(made)
         assert "not taken: database or disk is full" in refusal.message
         assert refusal.next
-        [said] = [line for line in (await made.call("status"))["problems"] if "is full" in line["what"]]
+        [said] = [line for line in (await made.call("status"))["problems"] if line["what"].startswith("The disk")]
         assert "Make room" in said["next"]
         ballast.unlink()
         await terminal.until(lambda: terminal.texts[1:] == [f"{SAYS}{text}" for text in accepted])

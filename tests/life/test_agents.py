@@ -5,7 +5,6 @@ What one of them sends is written by its shell, as whatever a sandbox may bring 
 
 import json
 import shlex
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -13,10 +12,10 @@ import pytest
 from host.home import Home
 from tests.cli.test_commands import run
 from tests.fakes.messages_api import Behaviour, MessagesApi, Say, Use
+from tests.life.test_files_in import RUNTIMES, api, environment
 from tests.whole.harness import rows, running, wait_until
 
-KEY = "sk-agents-1"
-RUNTIMES = ["process", pytest.param("docker", marks=pytest.mark.docker)]
+__all__ = ["api", "environment"]
 
 SEND = """
 import json, os, sqlite3
@@ -42,12 +41,6 @@ print("sent")
 """
 
 
-@pytest.fixture
-def api() -> Iterator[MessagesApi]:
-    with MessagesApi(KEY) as started:
-        yield started
-
-
 def last_of(body: dict[str, Any]) -> str:
     return json.dumps(body["messages"][-1])
 
@@ -56,11 +49,8 @@ def last_of(body: dict[str, Any]) -> str:
 @pytest.mark.fault(110, 111)
 @pytest.mark.parametrize("runtime", RUNTIMES)
 async def test_a_person_asks_an_agent_that_asks_another_and_gets_the_answer(
-    home: Home, api: MessagesApi, runtime: str, request: pytest.FixtureRequest
+    home: Home, api: MessagesApi, environment: dict[str, str], runtime: str
 ) -> None:
-    if runtime == "docker":
-        request.getfixturevalue("agent_image")
-    home.env_file.write_text(f"ANTHROPIC_API_KEY={KEY}\n")
     helper = ""
 
     def choose(body: dict[str, Any]) -> Behaviour:
@@ -75,7 +65,7 @@ async def test_a_person_asks_an_agent_that_asks_another_and_gets_the_answer(
         return Say("they say 42" if "it is 42" in last else "nothing to say")
 
     api.always = choose
-    async with running(home, {"INNKEEPER_RUNTIME": runtime, "ANTHROPIC_BASE_URL": api.url}) as (_, terminal):
+    async with running(home, environment) as (_, terminal):
         await terminal.ask("hello")
         code, out, err = await run("-y", "--json", "agents", "add", "helper")
         assert code == 0, err

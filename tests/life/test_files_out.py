@@ -3,7 +3,6 @@ through a kill, refused without a leak."""
 
 import json
 import shlex
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,28 +10,11 @@ import pytest
 
 from host.home import Home
 from tests.fakes.messages_api import Behaviour, MessagesApi, Say, Use
+from tests.life.test_files_in import RUNTIMES, api, environment
 from tests.terminal.conftest import command
 from tests.whole.harness import rows, running, wait_until
 
-KEY = "sk-files-out-1"
-RUNTIMES = ["process", pytest.param("docker", marks=pytest.mark.docker)]
-
-
-@pytest.fixture
-def api() -> Iterator[MessagesApi]:
-    with MessagesApi(KEY) as started:
-        yield started
-
-
-@pytest.fixture
-def environment(request: pytest.FixtureRequest, home: Home, api: MessagesApi) -> dict[str, str]:
-    """Of a host that asks the fake API, in the runtime of the test's `runtime`."""
-    runtime = str(request.getfixturevalue("runtime"))
-    if runtime == "docker":
-        request.getfixturevalue("agent_image")
-    home.env_file.write_text(f"ANTHROPIC_API_KEY={KEY}\n")
-    return {"INNKEEPER_RUNTIME": runtime, "ANTHROPIC_BASE_URL": api.url}
-
+__all__ = ["api", "environment"]
 
 SEND = """
 import json, os, sqlite3

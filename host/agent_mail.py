@@ -18,6 +18,7 @@ from typing import Protocol
 
 import structlog
 from sqlalchemy import Connection
+from sqlalchemy.exc import SQLAlchemyError
 
 from host import event_text
 from host import sessions as session_folders
@@ -28,10 +29,10 @@ from host.db.engine import CentralDatabase
 from host.db.sessions import Session, SessionKey
 from host.file_names import safe_name
 from host.home import Home
-from host.items import InboundHeld, Item, SessionRef, system_content
+from host.items import InboundHeld, Item, SessionRef
 from host.mailbox import Mailbox
 from host.mailbox_pool import MailboxPool
-from mailboxes.clock import Clock, to_text
+from mailboxes.clock import Clock, later, to_text
 from mailboxes.ids import derived_id
 from mailboxes.layout import FILES
 from mailboxes.limits import MAX_CONTENT_BYTES
@@ -46,6 +47,9 @@ MAX_BETWEEN_SESSIONS = 60
 MAX_BETWEEN_AGENTS = 600
 """Messages that go to and fro between two sessions, and between two agents, within WINDOW_SECONDS: a bound that holds
 whatever a sandbox says about what it answers."""
+
+ANSWER_SECONDS = 7 * 24 * 3600.0
+"""For so long after a session's last message the agent that got it may write to it without a grant."""
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 
@@ -136,7 +140,7 @@ class AgentMail:
             return [await self._pass_on(sender, address, outgoing)]
         except InboundHeld:
             raise NotSent("the other agent's mailbox could not be written") from None
-        except (OSError, sqlite3.Error) as error:
+        except (OSError, sqlite3.Error, SQLAlchemyError) as error:
             # Doing it twice is doing it once, so whatever broke on the way is not sent.
             raise NotSent(f"the other agent's mailbox could not be written ({error})") from error
 
@@ -173,8 +177,8 @@ class AgentMail:
         row_id, hops = _row_id(outgoing), cause.hops + 1
         if outgoing.notice:
             told = {"agent": group.name, "agent_group_id": group.id, "text": outgoing.text}
-            kind, content = Kind.SYSTEM, system_content("message_from_agent", "error", told)
-            content = event_text.dump({**json.loads(content), "hops": hops})
+            values = {"action": "message_from_agent", "status": "error", "result": told, "hops": hops}
+            kind, content = Kind.SYSTEM, event_text.dump(values)
         else:
             files = await asyncio.to_thread(self._hand_over, target, row_id, outgoing.files) if outgoing.files else []
             kind = Kind.CHAT
@@ -227,6 +231,7 @@ class AgentMail:
                 _share_to_read(building / name, gid, 0o640)
             _share_to_read(building, gid, 0o750)
             building.rename(inbound / row_id)
+            _sync(inbound)
         return [
             {"name": file.name, "type": file.type, "size": file.size, "file": name}
             for file, name in zip(files, names, strict=True)
@@ -278,7 +283,8 @@ class _Limit:
 
 
 def _row_id(outgoing: Outgoing) -> str:
-    return derived_id(f"{outgoing.delivery_id}\0{outgoing.chunk}", "agent message")
+    """Of the session, too: ids of deliveries are chosen by sandboxes, and another may choose the same."""
+    return derived_id(f"{outgoing.session}\0{outgoing.delivery_id}\0{outgoing.chunk}", "agent message")
 
 
 def _find(connection: Connection, sender: Session, address: Address, create_at: str | None) -> _Target | str:
@@ -309,10 +315,9 @@ def _cause_of(mailbox: Mailbox, in_reply_to: str | None, address: Address) -> _C
     answered = mailbox.rows("id = ?", [in_reply_to]) if in_reply_to is not None else []
     open_rows = [] if answered else mailbox.rows("status = 'processing'")
     row = next(iter(reversed(answered or open_rows)), None) or _newest(mailbox, "1")
-    other = address.thread_id
-    answers = (
-        other is not None and other != mailbox.key.session_id and bool(_newest(mailbox, "source_session = ?", other))
-    )
+    other, since = address.thread_id, later(mailbox.now(), -ANSWER_SECONDS)
+    asked = other is not None and _newest(mailbox, "source_session = ? AND timestamp > ?", other, since)
+    answers = bool(asked) and other != mailbox.key.session_id
     if row is None:
         return _Cause(None, 0, answers, None)
     request = _stamps(row).get("request") if answers and row.source_session == other else None
@@ -371,6 +376,10 @@ def _share_to_read(path: Path, gid: int | None, mode: int) -> None:
     if gid is not None:
         os.chown(path, -1, gid, follow_symlinks=False)
     path.chmod(mode if gid is not None else mode & 0o700)
+    _sync(path)
+
+
+def _sync(path: Path) -> None:
     handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
         os.fsync(handle)

@@ -140,14 +140,15 @@ def _link(source: Path, target: Path, name: str) -> None:
 
 
 def _insert(mailbox: Mailbox, db: sqlite3.Connection, row: dict[str, object]) -> None:
-    # Without its number: that of another session's series would be given out here a second time.
+    # Without its number: that of another session's series would be given out here a second time. With a turn: what has
+    # neither is the host's own word (host.items.item_of).
     text = {name: None if value is None else str(value) for name, value in row.items()}
     address = Address(
         text["channel_type"] or "", text["account_id"] or "", text["platform_id"] or "", text["thread_id"]
     )
     moved = MessageOut(
-        text["id"] or "", 0, text["turn_id"], text["in_reply_to"], text["timestamp"] or "", text["kind"] or "",
-        text["content"] or "", address, text["deliver_after"], text["recurrence"],
+        text["id"] or "", 0, text["turn_id"] or "moved", text["in_reply_to"], text["timestamp"] or "",
+        text["kind"] or "", text["content"] or "", address, text["deliver_after"], text["recurrence"],
     )  # fmt: skip
     mailbox.insert_delivery(db, moved, DeliveryState.QUEUED, None, series_id=text["series_id"], slot=text["slot"])
 

@@ -26,7 +26,7 @@ async def test_a_granted_row_wakes_the_other_agent_in_one_session_of_theirs(vill
 
     assert len(await village.find("b/a")) == 1, "the second message goes where the first one went"
     first, second = village.heard("b/a")
-    assert first["id"] == derived_id("o-1\0" + "0", "agent message")
+    assert first["id"] == derived_id(f"{village.house.keys[A].session_id}\0o-1\0" + "0", "agent message")
     assert (first["sender"], first["senderId"], first["text"]) == (
         A.partition("/")[0],
         f"agent:{village.agent(A)}",
@@ -181,6 +181,51 @@ async def test_a_host_that_died_between_writing_and_recording_writes_once(villag
     with pytest.raises(NotSent) as refused:
         await mail.deliver(to, replace(word, session="s-gone"))
     assert refused.value.permanent
+
+
+@pytest.mark.req("R172")
+async def test_an_id_that_two_sandboxes_choose_keeps_nobodys_message_away(village: Village) -> None:
+    await village.grant()
+    await village.grant(B, B)
+    theirs = village.house.keys[B].session_id
+    for name, thread in ((A, theirs), (B, None)):
+        sandbox = await village.house.turn(name)
+        await village.say(sandbox, "o-1", village.agent(B), thread=thread, text=f"from {name}")
+        assert await village.settled(name, "o-1") == "sent"
+    await village.find("b/b", sender=B)
+    assert [row["text"] for row in (*village.heard(B), *village.heard("b/b"))] == [f"from {A}", f"from {B}"]
+
+
+@pytest.mark.req("R175")
+async def test_the_right_to_answer_ends_after_a_week(village: Village) -> None:
+    await village.grant()
+    mail, house = village.house.host.agent_mail, village.house
+    await mail.deliver(
+        Address("agent", "", village.agent(B)), Outgoing("o-1", 0, "hi", session=house.keys[A].session_id)
+    )
+    await village.find("b/a")
+    back = Address("agent", "", village.agent(A), house.keys[A].session_id)
+    answer = Outgoing("o-2", 0, "hello", session=house.keys["b/a"].session_id)
+    await house.clock.advance(6 * 24 * 3600)
+    await mail.deliver(back, answer)
+    await house.clock.advance(2 * 24 * 3600)
+    with pytest.raises(NotSent, match="may not write"):
+        await mail.deliver(back, replace(answer, delivery_id="o-3"))
+    assert [row["text"] for row in village.heard(A)] == ["hello"]
+
+
+@pytest.mark.req("R175")
+async def test_an_account_of_that_way_is_refused_and_holds_up_nothing(village: Village) -> None:
+    await village.grant()
+    sandbox = await village.house.turn(A)
+    await village.say(sandbox, "o-1", village.agent(B))
+    sandbox.write("UPDATE runner_state SET next_seq = next_seq + 2")
+    sandbox.write(
+        "INSERT INTO messages_out SELECT 'o-2', seq + 2, turn_id, NULL, timestamp, NULL, NULL, kind, channel_type, "
+        "'x', platform_id, NULL, content FROM messages_out WHERE id = 'o-1'"
+    )
+    assert await village.settled(A, "o-2") == "failed"
+    assert village.house.host.delivery.waiting() == {}
 
 
 @pytest.mark.req("R172", "R130")

@@ -341,7 +341,8 @@ class Delivery:
         values = json.loads(item.content)
         operation = values.get("operation")
         if operation is None:
-            chunks = await present(channel.capabilities, item, await self._books.files_of(item))
+            files = await self._books.files_of(item) if "files" in values else ()  # most have none to be looked for
+            chunks = await present(channel.capabilities, item, files)
         elif operation in self.presenters:
             try:
                 return list(await self.presenters[operation](channel, item))
@@ -472,14 +473,12 @@ class Delivery:
 
     # -- edits and reactions
 
-    async def _operation(
-        self, channel: Channel, operation: str, item: Item, values: Mapping[str, object]
-    ) -> list[Step]:
-        make = OPERATIONS.get(operation)
+    async def _operation(self, channel: Channel, name: str, item: Item, values: Mapping[str, object]) -> list[Step]:
+        make = OPERATIONS.get(name)
         if make is None:
-            await self._give_up(item, f"there is no operation {operation!r}")
-        if is_left_out(operation, channel.capabilities):
-            log.info("a platform cannot show this", delivery=item.id, operation=operation)
+            await self._give_up(item, f"there is no operation {name!r}")
+        if is_left_out(name, channel.capabilities):
+            log.info("a platform cannot show this", delivery=item.id, operation=name)
             return []
         seq = values.get("messageId")
         target = await self._books.target(item, seq) if isinstance(seq, int) and 0 < seq <= _MAX_SEQ else None
@@ -491,7 +490,7 @@ class Delivery:
             raise _Behind(target.due)
         if not target.platform_ids:
             await self._give_up(item, f"no sent message has the id {seq!r}")
-        if operation == EDIT and not target.ours:
+        if name == EDIT and not target.ours:
             await self._give_up(item, f"the message with the id {seq!r} is somebody else's")
         return await make(channel, item, target, values)
 

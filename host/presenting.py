@@ -22,7 +22,7 @@ async def present(capabilities: Capabilities, item: Item, files: Sequence[SentFi
     over with it and are still here."""
     content = json.loads(item.content)
     shown = tuple(files) if capabilities.files else ()
-    text = _words(item.kind, content, {file.name for file in shown})
+    text = _words(item, content, {file.name for file in shown})
     card = content.get("card")
     if isinstance(card, dict) and capabilities.cards:
         chunks = [Outgoing(item.id, 0, text, card=card)]
@@ -50,12 +50,12 @@ async def split(text: str, capabilities: Capabilities) -> list[str]:
     return await asyncio.to_thread(split_text, text, most, utf16=utf16)
 
 
-def _words(kind: str, content: Mapping[str, object], shown: set[str]) -> str:
+def _words(item: Item, content: Mapping[str, object], shown: set[str]) -> str:
     """What is to be read; files that do not come along are named in a line."""
     named = content.get("files")
-    if isinstance(named, list):
-        content = {**content, "files": [name for name in named if name not in shown]}
-    return text_of(kind, json.dumps(content))
+    if not isinstance(named, list) or not shown:
+        return text_of(item.kind, item.content)
+    return text_of(item.kind, json.dumps({**content, "files": [name for name in named if name not in shown]}))
 
 
 def _lines_of(card: object) -> str:

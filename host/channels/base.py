@@ -105,8 +105,8 @@ class NotTaken(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Capabilities:
-    """What a platform can show. `max_text` counts UTF-16 units where the platform does; `attaches`: a text and its files
-    are one message there."""
+    """What a platform can show. `max_text` counts UTF-16 units where the platform does; `attaches`: a text and its
+    files are one message there."""
 
     max_text: int = 4096
     utf16: bool = False

@@ -284,7 +284,7 @@ async def test_two_agents_that_always_answer_come_to_an_end_and_people_do_not(
     await until(village.house.channel.notices)
     [notice] = village.house.channel.notices()
     assert "answered each other 6 times" in notice
-    assert [told["action"] for told in village.told(A)] == ["delivery_failed"]
+    await until(lambda: [told["action"] for told in village.told(A)] == ["delivery_failed"])
 
     sandbox.answer("I was stopped", "t-6")
     await village.house.send("go on", A)

@@ -11,7 +11,7 @@ import sqlite3
 import subprocess
 import sys
 import threading
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from pathlib import Path
 
 from host.control import AsyncControlClient
@@ -224,8 +224,8 @@ class Terminal:
             (self.notices if event["notice"] else self.texts).append(str(event["text"]))
         await client.call("chat.ack", chat=self._chat, delivery_id=chunk[0], chunk=chunk[1])
 
-    async def send(self, text: str) -> str:
-        """Sends a line until a host has confirmed it; the event key."""
+    async def send(self, text: str, files: Sequence[Path] = ()) -> str:
+        """Sends a line, and files along, until a host has confirmed it; the event key."""
         key = secrets.token_hex(8)
         async with asyncio.timeout(DEADLINE):
             while True:
@@ -233,7 +233,8 @@ class Terminal:
                 if client is not None:
                     with contextlib.suppress(ConnectionLost, OSError, Failure):
                         self.open[text] = f"{self._chat}:message:{key}"
-                        await client.call("chat.send", chat=self._chat, text=text, key=key)
+                        paths = [str(file) for file in files]
+                        await client.call("chat.send", chat=self._chat, text=text, key=key, files=paths)
                         return self.open[text]
                 await asyncio.sleep(0.01)  # no host to talk to: it is being started
 
@@ -245,10 +246,10 @@ class Terminal:
         except TimeoutError:
             raise AssertionError(f"texts {self.texts[-20:]}, notices {self.notices}, settled {self.settled}") from None
 
-    async def ask(self, text: str, seconds: float = DEADLINE) -> list[str]:
+    async def ask(self, text: str, seconds: float = DEADLINE, *, files: Sequence[Path] = ()) -> list[str]:
         """Sends a line and returns what came until it was settled."""
         before = len(self.texts)
-        key = await self.send(text)
+        key = await self.send(text, files)
         await self.until(lambda: key in self.settled, seconds)
         return self.texts[before:]
 

@@ -60,7 +60,7 @@ async def measure(sessions: int, one_by_one: int, at_once: int) -> list[Figure]:
             chats = await rig.add_chats(sessions)
             for chat in chats:  # the first message opens the mailbox
                 await rig.channel.say(chat, "hello")
-            await rig.host.intake.idle()
+            await rig.host.reception.intake.idle()
             for number in range(one_by_one):
                 chat = chats[number % sessions]
                 row = stamps.next_row(rig.chats[chat])
@@ -70,7 +70,7 @@ async def measure(sessions: int, one_by_one: int, at_once: int) -> list[Figure]:
             await asyncio.gather(
                 *(rig.channel.say(chat, f"at once {number}") for number in range(at_once) for chat in chats)
             )
-            await rig.host.intake.idle()
+            await rig.host.reception.intake.idle()
             took, used = time.perf_counter() - began, time.process_time() - used
     count = sessions * at_once
     return [

@@ -2,17 +2,20 @@
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Generic, TypeVar
 
 from host import event_text
 from host import sessions as session_folders
+from host.agent_grants import AgentGrants
+from host.agent_mail import AgentMail
 from host.attachments import Attachments, Tell
 from host.broker.gateway import DEFAULT_BASE_URL, Gateway
 from host.broker.keys import KeyStore
 from host.broker.server import Broker
-from host.channels.base import Channel, InboundEvent
-from host.channels.terminal import TerminalChannel
+from host.channels.base import Channel
+from host.channels.failing import FailingTerminal
+from host.channels.terminal import CHANNEL_TYPE as TERMINAL
 from host.control import ControlServer
 from host.db import host_outbox, migrate
 from host.db import settings as stored_settings
@@ -26,18 +29,20 @@ from host.glance import reader as glance
 from host.ground import Ground
 from host.home import Home
 from host.images import Images
-from host.intake import Intake, Routed
 from host.items import SessionRef
 from host.log import HostLog, Secrets
 from host.mailbox_index import MailboxIndex
 from host.mailbox_pool import MailboxPool
 from host.messages import MessageWatch, TypingSigns
 from host.moving import finish_moves
+from host.new_session import resetter
 from host.postmaster import DeliveryBooks, Postmaster
+from host.progress import ProgressLines
+from host.quota import Quota
 from host.reader import Reader
+from host.reception import Parts, open_reception
 from host.recovery import end_orphans, open_outbox
 from host.retention import Retention
-from host.router import load_resolvers
 from host.runtime.base import Runtime, RuntimeName
 from host.runtime.docker import DockerRuntime
 from host.runtime.image import image_tag
@@ -49,7 +54,7 @@ from host.task_desk import TaskDesk
 from host.task_methods import TaskMethods
 from mailboxes.clock import Clock, to_text
 from mailboxes.ids import derived_id, new_id
-from mailboxes.rows import Address, MessageIn
+from mailboxes.rows import Address
 
 
 async def assemble(home: Home, environment: Mapping[str, str], clock: Clock, stack: contextlib.AsyncExitStack) -> Host:
@@ -80,30 +85,45 @@ async def assemble(home: Home, environment: Mapping[str, str], clock: Clock, sta
         stack.push_async_callback(runtime.close)
     channels: dict[tuple[str, str], Channel] = {}
     outcome = _Late[str, bool | None](None)
-    terminal = TerminalChannel(outcome=outcome)
+    terminal = FailingTerminal(outcome=outcome)
     evict = _Late[SessionRef, None](None)
     pool = MailboxPool(home, clock, evict, lambda: current.value.zone.key)
     stack.push_async_callback(pool.close)
     delivery = Delivery(channels, DeliveryBooks(pool, database), clock)
     stack.push_async_callback(delivery.close)
+    terminal.pending = lambda: delivery.queued(TERMINAL)
     signs = TypingSigns(channels, clock)
     stack.push_async_callback(signs.close)
-    watch = MessageWatch(delivery, signs, terminal, database, pool)
+    progress = ProgressLines(delivery, channels, pool, clock)
+    stack.push_async_callback(progress.close)
+    watch = MessageWatch(delivery, signs, progress, terminal, database, pool)
     outcome.target = watch.outcome
     due = DueIndex()
     postmaster = Postmaster(home, pool, reader, delivery, routing, watch, clock, due)
+    grants = AgentGrants(database, pool)
+    await grants.load()
+    postmaster.destinations = grants.of
     ground = Ground(home, database, keys, broker, runtimes, current, clock, _crash_environment(environment))
     fleet = Fleet(ground, postmaster, clock, current)
-    postmaster.notify = fleet.notify
+    postmaster.notify, postmaster.ring = fleet.notify, fleet.ring
     evict.target = fleet.evict
     desk = TaskDesk(pool, delivery, due, clock, lambda: current.value.zone.key, fleet.notify)
     index = MailboxIndex(home, glance(clock.now))
     attachments = Attachments(home, channels, clock, _teller(database, delivery, clock))
     images = Images(runtimes[RuntimeName.DOCKER], ground, current, clock)
+    reception = await open_reception(
+        Parts(
+            home, database, routing, clock, pool, channels, delivery, postmaster, fleet, watch, attachments, desk,
+            gateway.usage, resetter(home, database, pool, delivery, fleet, clock),
+        )
+    )  # fmt: skip
     return Host(
-        home, clock, stopping, database, routing, channels, terminal, ControlServer(home.control_socket), delivery,
-        postmaster, await _intake(home, database, routing, clock, postmaster, delivery, watch, pool, attachments),
-        attachments, Retention(home, pool, clock, postmaster.files_removed), fleet,
+        home, clock, stopping, database, routing, channels, terminal,
+        AgentMail(home, database, pool, postmaster, clock, delivery.add), grants, ControlServer(home.control_socket),
+        delivery,
+        postmaster, reception,
+        attachments, Retention(home, pool, clock, postmaster.files_removed),
+        Quota(home, current, clock, fleet.live, lambda: routing.snapshot.agent_groups, postmaster.tell), fleet,
         Sweep(due, fleet, clock, lambda: end_orphans(runtimes, fleet), desk.mend), TaskMethods(desk, database),
         lambda: finish_moves(database, index, desk.move), images, runtimes, watch,
         Facts(
@@ -152,50 +172,6 @@ async def _open_database(
             lambda connection: stored_settings.store(connection, "installation_id", values["installation_id"])
         )
     return database, Settings.from_sources(environment, values), values["installation_id"]
-
-
-async def _intake(
-    home: Home,
-    database: CentralDatabase,
-    routing: Routing,
-    clock: Clock,
-    postmaster: Postmaster,
-    delivery: Delivery,
-    watch: MessageWatch,
-    pool: MailboxPool,
-    attachments: Attachments,
-) -> Intake:
-    async def put(routed: Sequence[Routed]) -> None:
-        session, group = routed[0].session, routed[0].agent_group
-        key = SessionRef(session.agent_group_id, session.id)
-
-        def provision() -> None:
-            session_folders.provision(home, session, group)
-
-        async def write(messages: Sequence[MessageIn]) -> None:
-            await postmaster.put(key, messages, provision)
-
-        async def provision_alone() -> None:
-            await pool.call(key, lambda _mailbox: provision())
-
-        await attachments.put(routed, write, provision_alone)
-
-    async def fill() -> None:
-        delivery.add(await database.run(open_outbox))
-
-    def filled() -> None:
-        asyncio.ensure_future(fill())  # noqa: RUF006  what is lost of it is taken up at the next start
-
-    async def tell(events: Sequence[tuple[InboundEvent, str]]) -> None:
-        await fill()  # what the host has to say about them comes before their end
-        for event, reason in events:
-            watch.went_nowhere(event, reason)
-
-    def nowhere(events: Sequence[tuple[InboundEvent, str]]) -> None:
-        asyncio.ensure_future(tell(events))  # noqa: RUF006  a terminal that attaches again asks for the outcome
-
-    resolvers = await asyncio.to_thread(load_resolvers)
-    return Intake(database, routing, clock, put, resolvers=resolvers, outbox_filled=filled, nowhere=nowhere)
 
 
 def _teller(database: CentralDatabase, delivery: Delivery, clock: Clock) -> Tell:

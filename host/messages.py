@@ -3,6 +3,7 @@
 import asyncio
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 
 import structlog
 
@@ -14,11 +15,15 @@ from host.delivery import Delivery
 from host.intake import message_id_of
 from host.items import SessionRef
 from host.mailbox_pool import MailboxPool
+from host.progress import ProgressLines
 from mailboxes.clock import Clock
-from mailboxes.rows import Address, InStatus
+from mailboxes.rows import Activity, Address, InStatus, RunnerState
 
 TYPING_REFRESH_SECONDS = 4.0
 """Telegram's sign goes after about 5 s; others are shown longer."""
+
+TYPING_PAUSE_SECONDS = 10.0
+"""After something was said; a turn that goes on for longer is shown again."""
 
 TYPING_LIMIT_SECONDS = 3600.0
 """However a turn ends, its sign does not outlive the longest turn."""
@@ -31,35 +36,90 @@ KEPT_KEYS = 10_000
 log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 
 
+@dataclass(slots=True)
+class _Sign:
+    """For the messages of one address. `task` is None while nobody works on them."""
+
+    channel: Channel
+    messages: set[str] = field(default_factory=set)
+    task: asyncio.Task[None] | None = None
+
+
 class TypingSigns:
-    """Shows that a session works on a message from an address, until it says something there or its sandbox ends."""
+    """Shows that a session works on messages of an address: from their arrival to their end, but for a pause after each
+    thing that it says there, and for the time without a sandbox."""
 
     def __init__(self, channels: Mapping[tuple[str, str], Channel], clock: Clock) -> None:
         self._channels = channels
         self._clock = clock
-        self._signs: dict[tuple[SessionRef, Address], asyncio.Task[None]] = {}
+        self._signs: dict[tuple[SessionRef, Address], _Sign] = {}
+        self._ending: set[asyncio.Task[None]] = set()
 
-    def start(self, key: SessionRef, address: Address) -> None:
-        """Shows the sign where the platform has one."""
+    def start(self, key: SessionRef, address: Address, message_id: str) -> None:
+        """Shows the sign for a message, where the platform has one."""
         channel = self._channels.get((address.channel_type, address.account_id))
-        if channel is not None and channel.capabilities.typing and (key, address) not in self._signs:
-            self._signs[key, address] = asyncio.create_task(self._show(channel, address))
+        if channel is None or not channel.capabilities.typing:
+            return
+        sign = self._signs.setdefault((key, address), _Sign(channel))
+        sign.messages.add(message_id)
+        if sign.task is None:
+            self._show(sign, address)
 
-    def stop(self, key: SessionRef, address: Address | None = None) -> None:
-        """Clears the sign of a session at one address, or all of them."""
-        for known in [sign for sign in self._signs if sign[0] == key and address in (None, sign[1])]:
-            self._signs.pop(known).cancel()
+    def spoke(self, key: SessionRef, address: Address) -> None:
+        """Something was said: that is sign enough for a while."""
+        sign = self._signs.get((key, address))
+        if sign is not None and sign.task is not None and not sign.task.done():
+            self._hide(sign)
+            self._show(sign, address, TYPING_PAUSE_SECONDS)
+
+    def done(self, key: SessionRef, message_id: str) -> None:
+        """A message is dealt with."""
+        for known, sign in [(known, sign) for known, sign in self._signs.items() if known[0] == key]:
+            sign.messages.discard(message_id)
+            if not sign.messages:
+                del self._signs[known]
+                self._hide(sign)
+
+    def carried_on(self, message_id: str, by: str) -> None:
+        """A message goes on as another."""
+        for sign in self._signs.values():
+            if message_id in sign.messages:
+                sign.messages.add(by)
+                sign.messages.discard(message_id)
+
+    def rest(self, key: SessionRef) -> None:
+        """Nobody works on a session's messages now."""
+        for known, sign in self._signs.items():
+            if known[0] == key:
+                self._hide(sign)
+
+    def work(self, key: SessionRef) -> None:
+        """Somebody works again."""
+        for (known, address), sign in self._signs.items():
+            if known == key and sign.task is None:
+                self._show(sign, address)
 
     async def close(self) -> None:
         """Clears every sign."""
-        tasks = list(self._signs.values())
+        for sign in self._signs.values():
+            self._hide(sign)
         self._signs.clear()
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await asyncio.gather(*self._ending, return_exceptions=True)
 
-    async def _show(self, channel: Channel, address: Address) -> None:
+    def _show(self, sign: _Sign, address: Address, pause: float = 0.0) -> None:
+        sign.task = asyncio.create_task(self._keep(sign.channel, address, pause))
+
+    def _hide(self, sign: _Sign) -> None:
+        task, sign.task = sign.task, None
+        if task is not None and not task.done():
+            task.cancel()
+            self._ending.add(task)
+            task.add_done_callback(self._ending.discard)
+
+    async def _keep(self, channel: Channel, address: Address, pause: float) -> None:
         until = self._clock.monotonic() + TYPING_LIMIT_SECONDS
+        if pause:
+            await self._clock.sleep(pause)
         try:
             while self._clock.monotonic() < until:
                 await channel.typing(address, active=True)
@@ -79,18 +139,21 @@ class TypingSigns:
 
 
 class MessageWatch:
-    """host.postmaster.Listener: typing signs, and the word to a terminal that its message is dealt with."""
+    """host.postmaster.Listener: typing signs, progress lines, and the word to a terminal that its message is dealt
+    with."""
 
     def __init__(
         self,
         delivery: Delivery,
         signs: TypingSigns,
+        progress: ProgressLines,
         terminal: TerminalChannel,
         database: CentralDatabase,
         pool: MailboxPool,
     ) -> None:
         self._delivery = delivery
         self._signs = signs
+        self._progress = progress
         self._terminal = terminal
         self._database = database
         self._pool = pool
@@ -115,8 +178,10 @@ class MessageWatch:
         if found is None:
             return None
         session_id, message_id = found
-        if session_id is None or message_id is None:
+        if message_id is None:
             return True
+        if session_id is None:
+            return False  # a command, which the host carries out in any case
         self.expect(message_id, event_key, address)
         session = await self._database.run(lambda c: sessions.get(c, session_id))
         if session is None:
@@ -127,33 +192,48 @@ class MessageWatch:
             self.finished(key, message_id, completed=status == InStatus.COMPLETED)
         return None
 
-    def waiting(self, key: SessionRef, address: Address) -> None:
+    def waiting(self, key: SessionRef, address: Address, message_id: str) -> None:
         """A message from there is in a session's mailbox."""
-        self._signs.start(key, address)
+        self._signs.start(key, address, message_id)
+
+    def state(self, key: SessionRef, state: RunnerState) -> None:
+        """What a session's runner says it is doing."""
+        if state.state == Activity.BUSY:
+            self._signs.work(key)
+        self._progress.state(key, state)
 
     def spoke(self, key: SessionRef, address: Address) -> None:
         """The session said something to there."""
-        self._signs.stop(key, address)
+        self._signs.spoke(key, address)
+        self._progress.spoke(key, address)
 
     def finished(self, key: SessionRef, message_id: str, *, completed: bool) -> None:
         """A message is dealt with; its end is told once all that it brought about is delivered."""
-        self._signs.stop(key)
+        self._signs.done(key, message_id)
+        self._settle(message_id, failed=not completed)
+
+    def answered(self, event: InboundEvent) -> None:
+        """The host itself has answered a message; what it says is queued for delivery."""
+        self._settle(message_id_of(event), failed=False)
+
+    def _settle(self, message_id: str, *, failed: bool, reason: str = "") -> None:
         for event_key, address in self._keys.pop(message_id, ()):
-            self._delivery.when_drained(address, self._teller(event_key, failed=not completed))
+            self._delivery.when_drained(address, self._teller(event_key, failed=failed, reason=reason))
 
     def went_nowhere(self, event: InboundEvent, reason: str) -> None:
         """Routing has dropped a message, or refused it (the refusal is queued for delivery already)."""
-        for event_key, address in self._keys.pop(message_id_of(event), ()):
-            self._delivery.when_drained(address, self._teller(event_key, failed=True, reason=reason))
+        self._settle(message_id_of(event), failed=True, reason=reason)
 
     def carried_on(self, message_id: str, by: str) -> None:
         """Whoever waits for a message waits for the one that goes on with it."""
+        self._signs.carried_on(message_id, by)
         for event_key, address in self._keys.pop(message_id, ()):
             self.expect(by, event_key, address)
 
     def stopped(self, key: SessionRef) -> None:
         """Nobody works on its messages now."""
-        self._signs.stop(key)
+        self._signs.rest(key)
+        self._progress.over(key)
 
     def _teller(self, event_key: str, *, failed: bool, reason: str = "") -> Callable[[], None]:
         return lambda: self._terminal.settled(event_key, failed=failed, reason=reason)

@@ -16,6 +16,7 @@ import structlog
 from host import series, untrusted
 from host.channels.base import SentFile
 from host.db import host_outbox
+from host.db.agent_destinations import Destination
 from host.db.engine import CentralDatabase
 from host.delivery import Delivery
 from host.due import DueIndex
@@ -23,7 +24,7 @@ from host.home import Home
 from host.items import Change, Item, Refusal, SessionRef, TakeOver, Target
 from host.mailbox import Mailbox
 from host.mailbox_pool import MailboxPool
-from host.outbound_files import OutboundFiles, names_of, sent_files
+from host.outbound_files import OutboundFiles, files_of, names_of
 from host.reader import Budget, Reader, Snapshot
 from host.tasks import to_the_end
 from mailboxes import clock
@@ -51,8 +52,12 @@ class Wirings(Protocol):
 class Listener(Protocol):
     """Hears what happens to messages (typing signs, a terminal that waits for the end of its turn)."""
 
-    def waiting(self, key: SessionRef, address: Address) -> None:
+    def waiting(self, key: SessionRef, address: Address, message_id: str) -> None:
         """A message from there is in a session's mailbox."""
+        ...
+
+    def state(self, key: SessionRef, state: RunnerState) -> None:
+        """What a session's runner says it is doing; after what it said by then."""
         ...
 
     def spoke(self, key: SessionRef, address: Address) -> None:
@@ -130,6 +135,10 @@ class Postmaster:
         self._files = OutboundFiles(home)
         self._budgets: dict[SessionRef, Budget] = {}
         self.notify: Callable[[SessionRef], None] = lambda _key: None
+        self.ring: Callable[[SessionRef], bool] = lambda _key: False
+        """Rings a live session's runner; may be called from any thread. False where there is none to ring."""
+        self.destinations: Callable[[str], Sequence[Destination]] = lambda _agent: ()
+        """Whom an agent may write to."""
 
     # -- in
 
@@ -140,17 +149,20 @@ class Postmaster:
         `provision` makes the session's folder; it is called in the worker thread where there is none.
         """
 
-        def work(mailbox: Mailbox) -> str | None:
+        def work(mailbox: Mailbox) -> tuple[bool, str | None]:
             if not mailbox.exists():
                 provision()
+            mailbox.show_destinations(self.destinations(key.agent_group_id))
             mailbox.put(rows)
-            return mailbox.next_due()
+            return self.ring(key), mailbox.next_due()
 
-        self._due.set(key, await self._pool.call(key, work))
+        rung, due = await self._pool.call(key, work)
+        self._due.set(key, due)
         for row in rows:
             if row.address is not None and row.trigger:
-                self._listener.waiting(key, row.address)
-        self.notify(key)
+                self._listener.waiting(key, row.address, row.id)
+        if not rung:
+            self.notify(key)
 
     # -- out
 
@@ -222,9 +234,10 @@ class Postmaster:
         bad_rows, claims = len(taken.bad_rows), bool(snapshot.claims)
         return Pulled(taken.state, done.counter, bad_rows, taken.more, claims=claims, wake=taken.written_in)
 
-    def pruned(self, key: SessionRef) -> None:
-        """Files that a session has sent were removed."""
-        self._files.forget(key)
+    def cancelled(self, key: SessionRef, taken: TakeOver, due: str | None) -> None:
+        """Rows of a session were cancelled: what follows is delivered, and when it is due is known."""
+        self._due.set(key, due)
+        self._hand_on(key, taken)
 
     def is_full(self, key: SessionRef) -> bool:
         """Whether so much of a session waits to be delivered that it has to wait itself."""
@@ -249,7 +262,8 @@ class Postmaster:
             if row.address is None:
                 return None if row.kind == Kind.TASK else "It names no chat to go to."
             if row.address.channel_type == AGENT:
-                return None  # decided when it is delivered, by the grants of that moment (host.agent_mail)
+                # Who may is decided when it is delivered, by the grants of that moment (host.agent_mail).
+                return "There is one way to other agents, and it has no account." if row.address.account_id else None
             if self._wirings.is_wired(key.agent_group_id, row.address) or mailbox.is_origin(row.address):
                 return None
             return "This agent does not answer in that chat, so nothing was sent there."
@@ -419,4 +433,4 @@ class DeliveryBooks:
         """The files that were taken over with an item."""
         if item.session is None:
             return ()
-        return await self._pool.call(item.session, lambda mailbox: sent_files(mailbox.session_folder, item.id))
+        return await self._pool.call(item.session, lambda box: files_of(box.session_folder, box.db, item.id))

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 
 import structlog
 
+from host.agent_grants import AgentGrants
+from host.agent_mail import AgentMail
 from host.attachments import Attachments
 from host.channels.base import Channel, InboundEvent
 from host.channels.terminal import TerminalChannel
@@ -18,11 +20,12 @@ from host.facts import Facts
 from host.fleet import Fleet
 from host.home import Home
 from host.images import Images
-from host.intake import Intake
 from host.mailbox_index import MailboxIndex
 from host.messages import MessageWatch
 from host.methods import register
 from host.postmaster import Postmaster
+from host.quota import Quota
+from host.reception import Reception
 from host.recovery import leave, recover
 from host.retention import Retention
 from host.runtime.base import Runtime, RuntimeName
@@ -60,12 +63,15 @@ class Host:
     routing: Routing
     channels: dict[tuple[str, str], Channel]
     terminal: TerminalChannel
+    agent_mail: AgentMail
+    agent_grants: AgentGrants
     control: ControlServer
     delivery: Delivery
     postmaster: Postmaster
-    intake: Intake
+    reception: Reception
     attachments: Attachments
     retention: Retention
+    quota: Quota
     fleet: Fleet
     sweep: Sweep
     tasks: TaskMethods
@@ -83,6 +89,7 @@ class Host:
         register(self.control, self.facts)
         self.tasks.register(self.control)
         self.terminal.register(self.control)
+        self.agent_grants.register(self.control)
         self.retention.register(self.control)
         await self.control.start()
         try:
@@ -90,21 +97,24 @@ class Host:
             await recover(self.database, self.postmaster, self.delivery, self.fleet, self.runtimes, self.index)
             await self.finish_moves()
             await self.open_channel(self.terminal)
-            await self.intake.recover()
+            await self.open_channel(self.agent_mail)
+            await self.reception.recover()
             loops = [
                 asyncio.create_task(_for_ever(work, self.clock), name=name)
                 for name, work in (
                     ("fleet", self.fleet.run),
                     ("sweep", self.sweep.run),
+                    ("questions", self.reception.questions.run),
                     ("images", self.images.run),
                     ("retention", self.retention.run),
+                    ("quota", self.quota.run),
                 )
             ]
             try:
                 yield
             finally:
                 self.attachments.close()
-                await self.intake.close()
+                await self.reception.close()
                 await self.fleet.close(grace_seconds)
                 await self.delivery.settle(SETTLE_SECONDS)
                 await leave(self.database, self.index)
@@ -123,7 +133,7 @@ class Host:
         async def accept(events: Sequence[InboundEvent], offset: str | None) -> None:
             if channel is self.terminal:
                 self.watch.accepted(events)
-            await self.intake.accept(*account, events, offset)
+            await self.reception.intake.accept(*account, events, offset)
 
         self.channels[account] = channel
         await channel.setup(accept, self.delivery.attached)

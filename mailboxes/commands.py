@@ -40,7 +40,7 @@ COMMANDS: Mapping[str, Command] = MappingProxyType(
         "/stop": Command("end what I am doing now", by_host=True),
         "/new": Command("begin a new conversation; tasks stay", by_host=True, admin=True),
         "/tasks": Command("what I am to do at which time", by_host=True),
-        "/usage": Command("what this month has used", by_host=True, admin=True),
+        "/usage": Command("how many tokens I have used", by_host=True, admin=True),
         "/clear": Command("forget what was said before", CommandClass.ADMIN, admin=True),
         "/compact": Command("sum up what was said before", CommandClass.ADMIN, admin=True),
         "/context": Command("how full my memory of this conversation is", CommandClass.ADMIN, admin=True),

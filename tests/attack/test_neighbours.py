@@ -22,7 +22,7 @@ from host.splitting import split_text
 from host.untrusted import JournalActive, provision_outbound
 from mailboxes import bell
 from mailboxes.layout import OUTBOUND_DB
-from mailboxes.rows import Address
+from mailboxes.rows import Address, RunnerState
 from mailboxes.schema import open_outbound, transaction
 from tests.fakes.clock import FakeClock
 from tests.fakes.recording_channel import RecordingChannel
@@ -36,7 +36,9 @@ NOWHERE = Address("slack", "bot", "nobody-listens")
 class Deaf:
     """host.postmaster.Listener and Wirings of somebody who does not care."""
 
-    def waiting(self, key: SessionRef, address: Address) -> None: ...
+    def waiting(self, key: SessionRef, address: Address, message_id: str) -> None: ...
+
+    def state(self, key: SessionRef, state: RunnerState) -> None: ...
 
     def spoke(self, key: SessionRef, address: Address) -> None: ...
 

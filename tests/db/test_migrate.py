@@ -18,7 +18,7 @@ def url(home: Home) -> str:
 
 
 def ddl(path: Path) -> dict[str, list[str]]:
-    """Every table and index by name, its lines sorted: the order of constraints means nothing, nor do quotes around names."""
+    """Every table and index by name, its lines sorted: order and quotes mean nothing."""
     database = sqlite3.connect(path)
     rows = database.execute("SELECT name, sql FROM sqlite_master WHERE sql IS NOT NULL AND name != 'alembic_version'")
     found = {name: sorted(line.strip().rstrip(",").replace('"', "") for line in sql.splitlines()) for name, sql in rows}

@@ -86,11 +86,11 @@ class Machine:
             await house.add_chats(chats)
             await recover(host.database, host.postmaster, host.delivery, host.fleet, host.runtimes, host.index)
             await host.open_channel(house.channel)
-            await host.intake.recover()
+            await host.reception.recover()
             try:
                 yield house
             finally:
-                await host.intake.close()
+                await host.reception.close()
                 await host.fleet.close(0.0)
                 await host.delivery.settle(1.0)
 
@@ -125,7 +125,7 @@ class House:
         assert self.channel.accept is not None
         address = Address("telegram", "bot", chat)
         await self.channel.accept([InboundEvent(f"{chat}:{next(_numbers)}", address, ADA, words)], None)
-        await asyncio.wait_for(self.host.intake.idle(), DEADLINE)
+        await asyncio.wait_for(self.host.reception.intake.idle(), DEADLINE)
 
     async def sandbox(self, chat: str = "42", *, after: ScriptedSandbox | None = None) -> ScriptedSandbox:
         """The live sandbox of a chat, or the one that follows `after`, with its runner there."""

@@ -1,4 +1,4 @@
-"""The sign that somebody writes: on while a session works, off with its first word or with its sandbox."""
+"""The sign that somebody writes: on while a session works, paused after each of its words, off with its sandbox."""
 
 import pytest
 
@@ -6,7 +6,7 @@ from tests.fleet.house import House, until
 
 
 @pytest.mark.req("R141")
-async def test_the_sign_is_shown_refreshed_and_gone_with_the_first_word(house: House) -> None:
+async def test_the_sign_is_shown_refreshed_paused_after_a_word_and_gone_with_the_turn(house: House) -> None:
     sandbox = await house.turn()
     assert house.channel.signs == [("42", True)]
     await house.pass_time(9)
@@ -14,7 +14,14 @@ async def test_the_sign_is_shown_refreshed_and_gone_with_the_first_word(house: H
     sandbox.say("a first word")
     await until(lambda: house.channel.signs[-1] == ("42", False))
     shown = len(house.channel.signs)
-    await house.pass_time(20)
+    await house.pass_time(9)
+    assert len(house.channel.signs) == shown
+    await house.pass_time(4)
+    assert house.channel.signs[-1] == ("42", True)
+    sandbox.answer("done")
+    await until(lambda: house.channel.signs[-1] == ("42", False))
+    shown = len(house.channel.signs)
+    await house.pass_time(30)
     assert len(house.channel.signs) == shown
 
 

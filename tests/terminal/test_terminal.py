@@ -63,6 +63,7 @@ async def test_a_delivery_is_done_when_the_terminal_has_acknowledged_it(played: 
                 "text": "hello",
                 "notice": False,
                 "files": [],
+                "asks": False,
             }
             assert not delivery.done()
             await client.call("chat.ack", chat="cli", delivery_id="d-1", chunk=2)

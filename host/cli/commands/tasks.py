@@ -111,9 +111,7 @@ def _task_options(function: Callable[..., Any]) -> Callable[..., Any]:
 @click.option("--agent", metavar="AGENT", help="Whose (else the only one's, or main's).")
 @click.option("--session", metavar="SESSION", help="In which of its sessions (else the one that was active last).")
 @click.option("--say", is_flag=True, help="TEXT goes out as it is; the agent is not woken.")
-@click.option(
-    "--heartbeat", is_flag=True, help="Look after what its HEARTBEAT.md names (every 30m, 9-22)."
-)
+@click.option("--heartbeat", is_flag=True, help="Look after what its HEARTBEAT.md names (every 30m, 9-22).")
 @click.option("--from", "file", type=click.Path(path_type=Path), help="Take the jobs of a CRON.json in.")
 @_task_options
 @click.pass_obj

@@ -17,9 +17,10 @@ from typing import TYPE_CHECKING
 
 from agent_runner import init
 from agent_runner.log import log
-from agent_runner.loop import Runner, Setup, log_error
+from agent_runner.loop import Runner, Setup
 from agent_runner.mailbox import Mailbox, NoMailbox, roll_back
 from agent_runner.providers.registry import UnknownProvider, find_provider
+from agent_runner.running import log_error
 from mailboxes.clock import SystemClock
 from mailboxes.layout import OUTBOUND_LOCK, SANDBOX, Workspace
 from mailboxes.limits import EXIT_CONFIGURATION, EXIT_SECOND_RUNNER

@@ -79,13 +79,22 @@ def command_class(row: MessageIn) -> CommandClass:
     return classify(chat_text(row))
 
 
-def chat_text(row: MessageIn) -> str:
-    """The plain text of a chat row, blank where it has none that can be read."""
+def waits_its_turn(batch: Batch) -> bool:
+    """Whether the host has stamped one of the rows with the wish not to go into a running turn."""
+    return any(row.kind in (Kind.CHAT, Kind.CHAT_SDK) and _content(row).get("busy") == "queue" for row in batch.rows)
+
+
+def _content(row: MessageIn) -> dict[str, object]:
     try:
         content = json.loads(row.content)
     except (ValueError, RecursionError):
-        return ""
-    text = content.get("text") if isinstance(content, dict) else None
+        return {}
+    return content if isinstance(content, dict) else {}
+
+
+def chat_text(row: MessageIn) -> str:
+    """The plain text of a chat row, blank where it has none that can be read."""
+    text = _content(row).get("text")
     return text.strip() if isinstance(text, str) else ""
 
 

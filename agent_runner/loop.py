@@ -8,22 +8,21 @@ is always claimed.
 import asyncio
 import contextlib
 import gc
-import traceback
-from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from datetime import tzinfo
-from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from agent_runner import scripts
-from agent_runner.batching import Batch, chat_text, starts_turn
+from agent_runner.batching import Batch, chat_text, starts_turn, waits_its_turn
 from agent_runner.formatting import Context, Malformed, format_rows
 from agent_runner.heartbeat import Heartbeat
 from agent_runner.log import log
 from agent_runner.mailbox import Mailbox, Outgoing, Output
 from agent_runner.prompt import system_prompt
-from agent_runner.providers.base import Event, Failure, Progress, Provider, Query, Result, TurnInput
+from agent_runner.providers.base import Failure, Progress, Provider, Query, Result, TurnInput
+from agent_runner.running import CLOSE_SECONDS, Running, Stopped, provider_failure, within
 from agent_runner.transcript import Transcripts
 from agent_runner.turn import Part, Turn
 from mailboxes import bell
@@ -38,17 +37,13 @@ from mailboxes.schema import HostAway
 if TYPE_CHECKING:
     from agent_runner.tools.registry import Toolbox
 
-_CLOSE_SECONDS = 0.3
-"""What a query and its tools get to end when the runner is told to stop; the sandbox ends the rest."""
-
 _STOPPED = Failure("stopped", retryable=True)
+_CANCELLED = Failure("It was stopped.", retryable=True)
+"""The host closed the messages already; what only rode along with them waits for the next turn."""
+
 _NO_VERDICTS: Mapping[str, scripts.Verdict] = MappingProxyType({})
 
 _T = TypeVar("_T")
-
-
-class Stopped(Exception):
-    """The runner was told to stop."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -282,7 +277,7 @@ class Runner:
             raise
         finally:
             running.cancel()
-            await asyncio.wait((running,), timeout=_CLOSE_SECONDS)
+            await asyncio.wait((running,), timeout=CLOSE_SECONDS)
 
     async def _until_stopped(self, running: "asyncio.Future[_T]") -> _T:
         """Its result. Raises Stopped."""
@@ -303,7 +298,7 @@ class Runner:
             except HostAway:
                 await self._pause()
 
-    def _start(self, turn: Turn, prompt: str, *, raw: bool) -> "_Running | Failure":
+    def _start(self, turn: Turn, prompt: str, *, raw: bool) -> "Running | Failure":
         setup = self._setup
         try:
             if self._provider is None:
@@ -322,11 +317,11 @@ class Runner:
                     send=turn.send,
                 )
             )
-            return _Running(query, self._wake.set)
+            return Running(query, self._wake.set)
         except Exception as error:  # noqa: BLE001  a provider is foreign code: it must not end the runner
-            return _provider_failure(error)
+            return provider_failure(error)
 
-    async def _follow(self, turn: Turn, running: "_Running", origin: tuple[str, ...]) -> Failure | None:
+    async def _follow(self, turn: Turn, running: "Running", origin: tuple[str, ...]) -> Failure | None:
         """Commits what the query says and pushes what arrives for it, to its end. Raises Stopped."""
         polled = self._clock.monotonic()
         while True:
@@ -344,7 +339,15 @@ class Runner:
                 running.go_on()
             if self._rung or self._clock.monotonic() - polled >= LIVE_POLL_SECONDS:
                 polled = self._clock.monotonic()
+                if self._is_cancelled(turn):
+                    return _CANCELLED
                 self._push_new(turn, running.query, origin)
+
+    def _is_cancelled(self, turn: Turn) -> bool:
+        """Whether somebody said /stop: the host closed a message that this turn works on."""
+        with contextlib.suppress(HostAway):
+            return self._mailbox.any_cancelled(turn.open_ids)
+        return False
 
     async def _handle(self, turn: Turn, event: Progress | Result) -> None:
         if isinstance(event, Result):
@@ -361,7 +364,12 @@ class Runner:
         while True:
             try:
                 batch = self._mailbox.next_batch(self._clock.now(), origin)
-                if batch is None or batch.command is not CommandClass.NONE or _has_script(batch):
+                if (
+                    batch is None
+                    or batch.command is not CommandClass.NONE
+                    or _has_script(batch)
+                    or waits_its_turn(batch)
+                ):
                     return
                 text = self._format(batch)
             except HostAway:
@@ -431,69 +439,13 @@ class Runner:
 
     async def _close(self) -> None:
         if self._toolbox is not None:
-            await _within(_CLOSE_SECONDS, self._toolbox.close())
+            await within(CLOSE_SECONDS, self._toolbox.close())
         if self._provider is not None:
-            await _within(_CLOSE_SECONDS, self._provider.close())
+            await within(CLOSE_SECONDS, self._provider.close())
         if self._line is not None:
             self._line.close()
         self._mailbox.close()
 
 
-class _Running:
-    """A query and its next event; `stir` is called when that has come."""
-
-    def __init__(self, query: Query, stir: Callable[[], None]) -> None:
-        self.query = query
-        self._stir = stir
-        self._events = query.events()
-        self.go_on()
-
-    def next_event(self) -> Event | None:
-        """The event that has come. What the provider raised is a failure. Raises Stopped."""
-        try:
-            return self.coming.result()
-        except Stopped:
-            raise
-        except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001  a provider is foreign code, as above
-            return _provider_failure(error)
-
-    def go_on(self) -> None:
-        """Sends for the next event: after the last one's commit, for what the provider does next is another part."""
-        self.coming = asyncio.ensure_future(anext(self._events, None))
-        self.coming.add_done_callback(lambda _: self._stir())
-
-    async def close(self) -> None:
-        """Ends the query and what it runs, within _CLOSE_SECONDS."""
-        self.query.abort()
-        self.coming.cancel()
-        await asyncio.wait((self.coming,), timeout=_CLOSE_SECONDS)
-        if self.coming.done() and not self.coming.cancelled():
-            self.coming.exception()  # asked for, so that asyncio does not report it as never looked at
-        if self.coming.done() and isinstance(self._events, AsyncGenerator):
-            await _within(_CLOSE_SECONDS, self._events.aclose())
-
-
-async def _within(seconds: float, closing: Coroutine[Any, Any, None]) -> None:
-    """Runs it, at most for so long: what does not end is left to the end of the process."""
-    task = asyncio.ensure_future(closing)
-    await asyncio.wait((task,), timeout=seconds)
-    if not task.done():
-        task.cancel()
-    elif not task.cancelled() and (error := task.exception()) is not None:
-        log_error("close_failed", error)
-
-
 def _has_script(batch: Batch) -> bool:
     return any(scripts.script_of(row) is not None for row in batch.rows)
-
-
-def _provider_failure(error: BaseException) -> Failure:
-    log_error("provider_raised", error)
-    return Failure(f"The model's provider failed ({type(error).__name__}).", retryable=True)
-
-
-def log_error(event: str, error: BaseException) -> None:
-    """Logs where an error came from and its type; its text may hold a message's."""
-    frames = traceback.extract_tb(error.__traceback__)
-    where = [f"{Path(frame.filename).name}:{frame.lineno}" for frame in frames]
-    log(event, "error", error=type(error).__name__, where=where)

@@ -17,7 +17,7 @@ from mailboxes.clock import to_text
 from mailboxes.ids import new_id
 from mailboxes.layout import FILES, INBOUND_DB, OUTBOUND_DB, Workspace
 from mailboxes.limits import BATCH_ROWS, MAX_CONTENT_BYTES, MAX_OUTBOUND_BYTES, MAX_ROWS_PER_READ
-from mailboxes.rows import Activity, Address, ClaimState, Kind, MessageIn
+from mailboxes.rows import Activity, Address, ClaimState, InStatus, Kind, MessageIn
 from mailboxes.schema import (
     IN_COLUMNS,
     PAGE_SIZE,
@@ -203,6 +203,10 @@ class Mailbox:
             marks = ",".join("?" * len(part))
             found += map(message_in_of, self._read(f"SELECT * FROM messages_in WHERE id IN ({marks})", part))  # noqa: S608
         return sorted(found, key=lambda row: row.seq)
+
+    def any_cancelled(self, ids: Sequence[str]) -> bool:
+        """Whether the host has closed one of these messages."""
+        return any(row.status == InStatus.CANCELLED for row in self.messages(ids))
 
     # Writing the outbox.
 

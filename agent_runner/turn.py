@@ -57,6 +57,11 @@ class Turn:
         """Whether an input waits for its answer."""
         return bool(self._open)
 
+    @property
+    def open_ids(self) -> list[str]:
+        """The messages that wait for their answer."""
+        return [row.id for batch in self._open for row in batch.rows]
+
     def take(self, result: Result) -> "Part | None":
         """What to commit now: nothing until an input is answered, then all that was said for it. What is said when no
         input is open is committed at once."""

@@ -104,6 +104,31 @@ async def test_a_message_that_comes_during_a_turn_is_pushed_into_it(host: HostSi
     assert (snapshot.claim(slow) or {})["turn_id"] != (snapshot.claim(pushed) or {})["turn_id"]
 
 
+@pytest.mark.fault(13)
+async def test_a_message_that_is_to_wait_goes_into_no_running_turn(host: HostSide, start: Start) -> None:
+    slow = host.chat("/rehearse slow 2")
+    runner = await start()
+    await runner.until(lambda s: s.claim(slow) is not None)
+    waits = host.put({"sender": "Ann", "senderId": "telegram:99", "text": "later", "attachments": [], "busy": "queue"})
+    snapshot = await runner.until(lambda s: s.claim(waits) is not None)
+    assert (snapshot.claim(slow) or {})["state"] == "completed"
+    assert (await runner.answered(slow, waits)).texts() == [echo("that took 2 seconds."), echo("later")]
+
+
+@pytest.mark.fault(12)
+async def test_a_turn_ends_when_its_message_is_stopped_and_the_next_message_is_answered(
+    host: HostSide, start: Start
+) -> None:
+    slow = host.chat("/rehearse slow 600")
+    runner = await start()
+    await runner.until(lambda s: s.claim(slow) is not None)
+    host.execute("UPDATE messages_in SET status = 'cancelled' WHERE id = ?", [slow])
+    following = host.chat("and now?")
+    assert (await runner.answered(following)).texts() == [echo("and now?")]
+    remembers = host.chat("/rehearse history")
+    assert (await runner.answered(following, remembers)).texts()[-1] == echo("I remember 1 earlier messages.")
+
+
 @pytest.mark.req("R102")
 async def test_a_passed_command_reaches_the_provider_raw_and_alone(host: HostSide, start: Start) -> None:
     rows = [host.chat(text) for text in ("before", "/help", "after")]

@@ -23,7 +23,7 @@ from agent_runner.mailbox import Mailbox, Outgoing, Output
 from agent_runner.prompt import system_prompt
 from agent_runner.providers.base import Failure, Progress, Provider, Query, Result, TurnInput
 from agent_runner.running import CLOSE_SECONDS, Running, Stopped, provider_failure, within
-from agent_runner.transcript import Transcripts
+from agent_runner.transcript import Transcript, Transcripts
 from agent_runner.turn import Part, Turn
 from mailboxes import bell
 from mailboxes.clock import Clock
@@ -209,6 +209,8 @@ class Runner:
         if word == "/clear":
             self._transcript = self._transcripts.start_new()
             text = "This is a new conversation: I no longer remember what was said before."
+        elif word == "/context":
+            text = _how_full(self._transcript)
         else:
             text = f"{word} is not built yet: nothing was changed."
         try:
@@ -445,6 +447,14 @@ class Runner:
         if self._line is not None:
             self._line.close()
         self._mailbox.close()
+
+
+def _how_full(transcript: Transcript) -> str:
+    said = transcript.message_count
+    if not said:
+        return "I remember nothing of this conversation: it has just begun."
+    kilobytes = max(1, round(transcript.path.stat().st_size / 1000))
+    return f"I remember {said} messages of this conversation ({kilobytes} kB). /clear makes me forget them."
 
 
 def _has_script(batch: Batch) -> bool:

@@ -42,7 +42,7 @@ COMMANDS: Mapping[str, Command] = MappingProxyType(
         "/tasks": Command("what I am to do at which time", by_host=True),
         "/usage": Command("how many tokens I have used", by_host=True, admin=True),
         "/clear": Command("forget what was said before", CommandClass.ADMIN, admin=True),
-        "/compact": Command("sum up what was said before", CommandClass.ADMIN, admin=True),
+        "/compact": Command("", CommandClass.ADMIN, admin=True),
         "/context": Command("how full my memory of this conversation is", CommandClass.ADMIN, admin=True),
         "/remote-control": Command("", CommandClass.ADMIN, admin=True),
         "/rehearse": Command("", CommandClass.PASS),

@@ -160,6 +160,14 @@ async def test_a_command_that_is_not_built_says_so(host: HostSide, start: Start)
     assert snapshot.texts() == ["/compact is not built yet: nothing was changed."]
 
 
+async def test_context_tells_how_much_it_remembers(host: HostSide, start: Start) -> None:
+    runner = await start()
+    first, hello, then = (host.chat(text) for text in ("/context", "hello", "/context"))
+    texts = (await runner.answered(first, hello, then)).texts()
+    assert texts[0] == "I remember nothing of this conversation: it has just begun."
+    assert texts[2] == "I remember 2 messages of this conversation (1 kB). /clear makes me forget them."
+
+
 @pytest.mark.req("R019")
 async def test_rows_that_cannot_be_read_are_set_aside_and_the_next_ones_go_on(host: HostSide, start: Start) -> None:
     unknown, broken, fine = host.put({}, kind="zzz"), host.put("{"), host.chat("fine")

@@ -207,6 +207,8 @@ def _webhook(row: MessageIn, context: Context) -> _Part:
 
 def _system(row: MessageIn, context: Context) -> _Part:
     content = _parse(row)
+    if "questionId" in content:
+        return _Part(_late_answer(row, content, context))
     action = _text(row, content, "action")
     if action == CONTINUE_TURN:
         return _Part(_continuation(row, content, context))
@@ -214,6 +216,18 @@ def _system(row: MessageIn, context: Context) -> _Part:
     body = _json(content.get("result"))
     attributes = f'id="{row.seq}" action="{_attribute(action)}" status="{status}" {_time(row, context)}'
     return _Part(f"[SYSTEM CONTEXT]\n<system {attributes}>\n{body}\n</system>")
+
+
+def _late_answer(row: MessageIn, content: dict[str, Any], context: Context) -> str:
+    """What somebody chose, for an agent that no longer waits for it."""
+    asked = " ".join(filter(None, (_text(row, content, name, required=False) for name in ("title", "question"))))
+    chosen = _text(row, content, "label", required=False) or _text(row, content, "selectedOption", required=False)
+    body = f"<question>{escape(asked)}</question>\n" + (
+        f'<answer value="{_attribute(str(content.get("selectedOption", "")))}">{escape(chosen)}</answer>'
+        if chosen
+        else "It was not answered in time."
+    )
+    return f'[SYSTEM CONTEXT]\n<system id="{row.seq}" action="question" {_time(row, context)}>\n{body}\n</system>'
 
 
 @dataclass(frozen=True, slots=True)

@@ -107,6 +107,11 @@ def test_a_word_that_is_no_row_in_the_list_is_refused() -> None:
         ledger.wanted_rows("R12")
 
 
-def test_the_list_of_this_stage_is_whole() -> None:
+def test_the_list_names_each_row_once_and_none_of_the_first_stage_has_left_it() -> None:
     rows = ledger.wanted_rows(ledger.ROWS_FILE.read_text())
-    assert len(rows) == len(set(rows)) == 119
+    assert len(rows) == len(set(rows))
+    first = (
+        "R001-R009 R011-R013 R015-R034 R036-R046 R066 R075-R089 R091-R103 R105-R111 R123-R125 R133-R136 R138-R141 "
+        "R151-R158 R188-R194 R196-R200 R202 R203 R206 R207 R241 R242 R271 R273 R274"
+    )
+    assert set(ledger.wanted_rows(first)) <= set(rows)

@@ -11,10 +11,9 @@ import json
 import os
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
-from datetime import datetime, timedelta
+from datetime import datetime, timedelta, tzinfo
 from pathlib import Path
 from typing import Any
-from zoneinfo import ZoneInfo
 
 from agent_runner.batching import Batch
 from agent_runner.formatting import Malformed
@@ -76,7 +75,7 @@ def in_hours(moment: datetime, hours: tuple[int, int] | None, zone: str) -> bool
     day."""
     if hours is None:
         return True
-    hour, first, end = moment.astimezone(ZoneInfo(zone)).hour, hours[0] % 24, hours[1] % 24
+    hour, first, end = moment.astimezone(_zone(zone)).hour, hours[0] % 24, hours[1] % 24
     return first == end or (first <= hour < end if first < end else hour >= first or hour < end)
 
 
@@ -104,7 +103,7 @@ def _says_something(words: str) -> bool:
 
 
 def _day(decisions: Decisions, now: datetime) -> str:
-    return now.astimezone(ZoneInfo(decisions.zone)).date().isoformat()
+    return now.astimezone(_zone(decisions.zone)).date().isoformat()
 
 
 def _asked_today(memory: Memory, decisions: Decisions, now: datetime) -> int:
@@ -245,3 +244,9 @@ def _files(folder: Path) -> Iterator[tuple[str, int, int]]:
             except OSError:
                 continue
             yield path, status.st_size, status.st_mtime_ns
+
+
+def _zone(name: str) -> tzinfo:
+    from zoneinfo import ZoneInfo  # most runners see no heartbeat, and start sooner without
+
+    return ZoneInfo(name)

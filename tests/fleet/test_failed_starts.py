@@ -54,6 +54,7 @@ async def test_each_outage_is_told_of_anew(house: House) -> None:
         await house.pass_time(1)
         sandbox.answer("done", f"t-{outage}")
         await until(lambda outage=outage: house.channel.texts().count("done") == outage)  # type: ignore[misc]
+        await until(lambda: not house.life().busy)
         await house.fleet.stop(house.keys["42"], "the test")
     assert len(house.channel.notices()) == 2
 

@@ -107,7 +107,7 @@ def test_a_system_row_is_context_and_no_message() -> None:
 def test_an_answer_that_nobody_waits_for_is_shown_with_its_question() -> None:
     answer = {"questionId": "q-1", "selectedOption": "b", "label": "<Blue>", "title": "Paint", "question": "Which?"}
     prompt = shown(row("system", answer))
-    assert "<question>Paint Which?</question>\n<answer value=\"b\">&lt;Blue&gt;</answer>" in prompt
+    assert '<question>Paint Which?</question>\n<answer value="b">&lt;Blue&gt;</answer>' in prompt
     expired = shown(row("system", {"questionId": "q-1", "error": "expired", "question": "Which?"}))
     assert "It was not answered in time." in expired
 

@@ -7,6 +7,8 @@ from typing import Generic, TypeVar
 
 from host import event_text
 from host import sessions as session_folders
+from host.acting import Acting
+from host.actions.tasks import task_handlers
 from host.agent_grants import AgentGrants
 from host.agent_mail import AgentMail
 from host.attachments import Attachments, Tell
@@ -108,6 +110,7 @@ async def assemble(home: Home, environment: Mapping[str, str], clock: Clock, sta
     postmaster.notify, postmaster.ring = fleet.notify, fleet.ring
     evict.target = fleet.evict
     desk = TaskDesk(pool, delivery, due, clock, lambda: current.value.zone.key, fleet.notify)
+    postmaster.act = Acting(pool, due, task_handlers(desk), fleet.notify).answer
     index = MailboxIndex(home, glance(clock.now))
     attachments = Attachments(home, channels, clock, _teller(database, delivery, clock))
     images = Images(runtimes[RuntimeName.DOCKER], ground, current, clock)

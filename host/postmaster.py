@@ -6,7 +6,7 @@ It starts and stops no sandbox: `notify` (the fleet's) is told when a session ha
 import asyncio
 import json
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -135,6 +135,8 @@ class Postmaster:
         self._files = OutboundFiles(home)
         self._budgets: dict[SessionRef, Budget] = {}
         self.notify: Callable[[SessionRef], None] = lambda _key: None
+        self.act: Callable[[SessionRef], Awaitable[None]] = _leave_open
+        """Answers the open actions of a session."""
         self.ring: Callable[[SessionRef], bool] = lambda _key: False
         """Rings a live session's runner; may be called from any thread. False where there is none to ring."""
         self.destinations: Callable[[str], Sequence[Destination]] = lambda _agent: ()
@@ -290,24 +292,7 @@ class Postmaster:
         for message_id, completed in taken.finished:
             self._listener.finished(key, message_id, completed=completed)
         if taken.actions:
-            asyncio.ensure_future(self._act(key))  # noqa: RUF006  an action that is lost is taken up at the next start
-
-    async def _act(self, key: SessionRef) -> None:
-        """Answers the open actions of a session. No action is known yet, and the agent hears so."""
-
-        def work(mailbox: Mailbox) -> tuple[list[str], str | None]:
-            actions = mailbox.open_actions()
-            for action in actions:
-                mailbox.answer_action(action, "error", f"There is no action {action.name!r}.")
-            return [action.name for action in actions], mailbox.next_due()
-
-        names, due = await self._pool.call(key, work)
-        self._due.set(key, due)
-        if names:
-            log.warning(
-                "an agent asked for an unknown action", session=key.session_id, action=names[0], others=len(names) - 1
-            )
-            self.notify(key)
+            asyncio.ensure_future(self.act(key))  # noqa: RUF006  an action that is lost is taken up at the next start
 
     # -- what went wrong
 
@@ -375,8 +360,12 @@ class Postmaster:
         self._due.set(key, due)
         self._delivery.add(items)
         if asked:
-            await self._act(key)
+            await self.act(key)
         await self._pool.forget(key)  # most sessions stay stopped; what is used is opened again
+
+
+async def _leave_open(_key: SessionRef) -> None:
+    """Before there is anybody to act."""
 
 
 def _read(folder: Path, spent: list[float]) -> bytes:

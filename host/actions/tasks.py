@@ -7,8 +7,9 @@ heartbeat is the owner's alone. What is refused is a sentence that the agent can
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 
-from host.items import SessionRef
-from host.series_changes import Listed
+from host import acting
+from host.items import Action, SessionRef
+from host.series_changes import Listed, NoSuchTask
 from host.task_desk import TaskDesk
 from host.task_rows import Row, for_agent
 from host.timetable import ScheduleRefused
@@ -71,3 +72,18 @@ TASK_ACTIONS: Mapping[str, Handler] = {
     "resume_task": _verb(lambda desk: desk.resume),
 }
 """By the name of the action. The id of an occurrence, however old, means its live task."""
+
+
+def task_handlers(desk: TaskDesk) -> dict[str, acting.Handler]:
+    """The actions as host.acting calls them."""
+    return {name: _on(desk, handler) for name, handler in TASK_ACTIONS.items()}
+
+
+def _on(desk: TaskDesk, handler: Handler) -> acting.Handler:
+    async def act(key: SessionRef, action: Action) -> object:
+        try:
+            return await handler(desk, Asking(key, action.id, action.in_reply_to), action.payload)
+        except (ScheduleRefused, NoSuchTask) as refused:
+            raise acting.ActionRefused(str(refused)) from None
+
+    return act

@@ -26,6 +26,7 @@ from mailboxes.layout import OUTBOUND_LOCK, SANDBOX, Workspace
 from mailboxes.limits import EXIT_CONFIGURATION, EXIT_SECOND_RUNNER
 
 if TYPE_CHECKING:
+    from agent_runner.desk import Desk
     from agent_runner.tools.registry import Toolbox
 
 EXIT_FAULT = 70
@@ -82,10 +83,10 @@ def _setup(workspace: Workspace, environment: Mapping[str, str], *, tools: bool)
     name = environment.get("AGENT_PROVIDER", "claude")
     load_factory = find_provider(name)
 
-    def load_toolbox() -> "Toolbox":
+    def load_toolbox(desk: "Desk") -> "Toolbox":
         from agent_runner.tools.registry import ToolContext, build_toolbox  # slow: at the first turn
 
-        return build_toolbox(ToolContext(working_folder=workspace.home, workspace=workspace, enabled=tools))
+        return build_toolbox(ToolContext(working_folder=workspace.home, workspace=workspace, enabled=tools, desk=desk))
 
     return Setup(
         workspace=workspace,

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from agent_runner import scripts
 from agent_runner.batching import Batch, chat_text, starts_turn, waits_its_turn
+from agent_runner.desk import Desk
 from agent_runner.formatting import Context, Malformed, format_rows
 from agent_runner.heartbeat import Heartbeat
 from agent_runner.log import log
@@ -32,6 +33,7 @@ from mailboxes.crash import crash_at
 from mailboxes.ids import new_id
 from mailboxes.layout import BELL_SOCKET, Workspace
 from mailboxes.limits import BEAT_SECONDS, LIVE_POLL_SECONDS
+from mailboxes.rows import InStatus
 from mailboxes.schema import HostAway
 
 if TYPE_CHECKING:
@@ -56,7 +58,7 @@ class Setup:
     assistant_name: str
     zone: Callable[[], tzinfo]
     load_provider: Callable[[], Provider]
-    load_toolbox: Callable[[], "Toolbox"]
+    load_toolbox: Callable[[Desk], "Toolbox"]
     run_scripts: bool
     runner_hash: str
 
@@ -76,6 +78,8 @@ class Runner:
         self._transcript = self._transcripts.open_latest()
         self._provider: Provider | None = None
         self._toolbox: Toolbox | None = None
+        self._desk = Desk(self._post)
+        mailbox.awaited = self._desk.waiting.keys()
         self._heartbeat = Heartbeat(setup.workspace)
 
     def stop(self) -> None:
@@ -234,6 +238,7 @@ class Runner:
             return
         crash_at("after_claim")
         turn.accept(batch)
+        self._desk.turn = turn
         log("turn", turn_id=turn.id, rows=len(batch.rows))
         self._transcript.begin(turn.id)
         running = self._start(turn, prompt, raw=batch.command is CommandClass.PASS)
@@ -306,7 +311,7 @@ class Runner:
             if self._provider is None:
                 self._provider = setup.load_provider()
             if self._toolbox is None:
-                self._toolbox = setup.load_toolbox()
+                self._toolbox = setup.load_toolbox(self._desk)
             query = self._provider.query(
                 TurnInput(
                     turn_id=turn.id,
@@ -343,6 +348,7 @@ class Runner:
                 polled = self._clock.monotonic()
                 if self._is_cancelled(turn):
                     return _CANCELLED
+                self._hand_over(turn)
                 self._push_new(turn, running.query, origin)
 
     def _is_cancelled(self, turn: Turn) -> bool:
@@ -350,6 +356,17 @@ class Runner:
         with contextlib.suppress(HostAway):
             return self._mailbox.any_cancelled(turn.open_ids)
         return False
+
+    def _hand_over(self, turn: Turn) -> None:
+        """Gives tools the rows that they wait for; those are claimed with the turn and done with its next part."""
+        if not self._desk.waiting:
+            return
+        with contextlib.suppress(HostAway):
+            rows = [row for row in self._mailbox.messages(self._desk.waiting) if row.status == InStatus.PENDING]
+            if rows and self._mailbox.claim(rows, turn.id):
+                turn.ride(rows)
+                for row in rows:
+                    self._desk.hand(row.id, row.content)
 
     async def _handle(self, turn: Turn, event: Progress | Result) -> None:
         if isinstance(event, Result):
@@ -408,9 +425,14 @@ class Runner:
 
     async def _send(self, turn: Turn, output: Output) -> int:
         """Turn.send: one row of the open turn, at once."""
+        return await self._post(turn, output, lambda _row_id: None)
+
+    async def _post(self, turn: Turn, output: Output, named: Callable[[str], None]) -> int:
+        """The desk's: as `_send`; `named` hears the row's id first."""
         ready = await self._room_for([output])
         if turn.closed:
             raise RuntimeError("this turn is over")
+        named(ready[0].id)
         seq = self._mailbox.send(ready[0], turn.id, self._clock.now())
         self._ring()
         crash_at("after_send")
@@ -435,6 +457,8 @@ class Runner:
         """The query has ended and nothing is open: what it did after its last answer is part of the record too."""
         if self._transcript.has_open_records:
             self._transcript.end_turn(turn.id)
+        if riding := turn.take_riding():
+            self._mailbox.commit([], riding, turn.id, None, self._clock.now())
         if self._mailbox.turn_id is not None:
             self._mailbox.settle()
             self._ring()

@@ -7,7 +7,7 @@ never fails a row and computes no back-off (that is the host's). It changes no s
 import json
 import shutil
 import sqlite3
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from datetime import datetime
@@ -144,6 +144,8 @@ class Mailbox:
         except HostAway as error:
             raise NoMailbox(f"{self._file} cannot be opened: {error}") from error
         self.turn_id: str | None = None
+        self.awaited: Collection[str] = ()
+        """Ids of rows that a running tool waits for: they are in no batch."""
 
     def close(self) -> None:
         """Closes both files."""
@@ -171,7 +173,9 @@ class Mailbox:
 
     def _unclaimed(self, rows: Iterable[sqlite3.Row]) -> list[MessageIn]:
         claimed = {(row[0], row[1]) for row in self._outbound.execute("SELECT message_id, attempt FROM claims")}
-        return [row for row in map(message_in_of, rows) if (row.id, row.tries) not in claimed]
+        return [
+            row for row in map(message_in_of, rows) if (row.id, row.tries) not in claimed and row.id not in self.awaited
+        ]
 
     def next_batch(self, now: datetime, origin: tuple[str, ...] | None = None) -> Batch | None:
         """What to work on next, or of this origin; None when nothing is due that starts a turn."""

@@ -46,6 +46,31 @@ class Turn:
     _answered: int = 0
     _waiting: list[Result] = field(default_factory=list)
     _route: Route | None = None
+    _riding: list[MessageIn] = field(default_factory=list)
+    _heard: set[str] = field(default_factory=set)
+
+    @property
+    def address(self) -> Address | None:
+        """The chat that answers go to."""
+        return self._route.address if self._route is not None else None
+
+    @property
+    def in_reply_to(self) -> str | None:
+        """The message that is answered."""
+        return self._route.in_reply_to if self._route is not None else None
+
+    def heard(self, text: str) -> None:
+        """A tool has said it: the same words as an answer would come twice."""
+        self._heard.add(" ".join(text.split()))
+
+    def ride(self, rows: Sequence[MessageIn]) -> None:
+        """Rows that a tool has taken: they are done with the next part."""
+        self._riding += rows
+
+    def take_riding(self) -> list[MessageIn]:
+        """The rows that ride, which are whoever asks' from here on."""
+        riding, self._riding = self._riding, []
+        return riding
 
     def accept(self, batch: Batch) -> None:
         """The prompt, or a push that the query took."""
@@ -74,8 +99,9 @@ class Turn:
         self._answered += newly
         said, self._waiting = self._waiting, []
         route = route_of([row for batch in done for row in batch.rows]) or self._route
-        outputs = [_output(route, result.text) for result in said if result.text.strip()] if route is not None else []
-        rows = [row for batch in done for row in (*batch.omitted, *batch.rows)]
+        new = [result for result in said if result.text.strip() and " ".join(result.text.split()) not in self._heard]
+        outputs = [_output(route, result.text) for result in new] if route is not None else []
+        rows = [row for batch in done for row in (*batch.omitted, *batch.rows)] + self.take_riding()
         return Part(self.id, outputs, rows)
 
     def next_part(self) -> None:

@@ -8,7 +8,8 @@ from typing import Generic, TypeVar
 from host import event_text
 from host import sessions as session_folders
 from host.acting import Acting
-from host.actions.tasks import task_handlers
+from host.actions.authority import handlers
+from host.actions.registry import Services, load_actions
 from host.agent_grants import AgentGrants
 from host.agent_mail import AgentMail
 from host.attachments import Attachments, Tell
@@ -110,14 +111,17 @@ async def assemble(home: Home, environment: Mapping[str, str], clock: Clock, sta
     postmaster.notify, postmaster.ring = fleet.notify, fleet.ring
     evict.target = fleet.evict
     desk = TaskDesk(pool, delivery, due, clock, lambda: current.value.zone.key, fleet.notify)
-    postmaster.act = Acting(pool, due, task_handlers(desk), fleet.notify).answer
+    reset = resetter(home, database, pool, delivery, fleet, clock)
+    services = Services(home, database, routing, pool, postmaster, desk, reset, clock)
+    asked = handlers(await asyncio.to_thread(load_actions), services)
+    postmaster.act = Acting(pool, due, asked, fleet.notify, clock, session_folders.in_place_of(database)).answer
     index = MailboxIndex(home, glance(clock.now))
     attachments = Attachments(home, channels, clock, _teller(database, delivery, clock))
     images = Images(runtimes[RuntimeName.DOCKER], ground, current, clock)
     reception = await open_reception(
         Parts(
             home, database, routing, clock, pool, channels, delivery, postmaster, fleet, watch, attachments, desk,
-            gateway.usage, resetter(home, database, pool, delivery, fleet, clock),
+            gateway.usage, reset,
         )
     )  # fmt: skip
     return Host(
@@ -128,7 +132,7 @@ async def assemble(home: Home, environment: Mapping[str, str], clock: Clock, sta
         attachments, Retention(home, pool, clock, postmaster.files_removed),
         Quota(home, current, clock, fleet.live, lambda: routing.snapshot.agent_groups, postmaster.tell), fleet,
         Sweep(due, fleet, clock, lambda: end_orphans(runtimes, fleet), desk.mend), TaskMethods(desk, database),
-        lambda: finish_moves(database, index, desk.move), images, runtimes, watch,
+        lambda: finish_moves(database, index, desk.move, postmaster.recover), images, runtimes, watch,
         Facts(
             home, environment, database, routing, fleet, delivery, postmaster, pool, images, current, keys, clock,
             stopping.request, channels, ground.preferred, index),

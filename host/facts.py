@@ -299,11 +299,13 @@ class Facts:
         return await self._database.run(lambda connection: look(query_on(connection)))
 
 
-def add_agent(connection: Connection, home: Home, name: str, folder: str, now: str) -> AgentGroup:
+def add_agent(
+    connection: Connection, home: Home, name: str, folder: str, now: str, *, agent_id: str | None = None
+) -> AgentGroup:
     """A new agent with its folder, which answers in a terminal chat of its own. Raises AgentGroupRefused."""
     if any(folder == known.folder for known in agent_groups.every(connection)):
         raise AgentGroupRefused(f"There is an agent in the folder {folder} already. Choose another name.")
-    group = session_folders.add_agent_group(connection, home, name, folder, now)
+    group = session_folders.add_agent_group(connection, home, name, folder, now, agent_id=agent_id)
     address = Address(TERMINAL_TYPE, TERMINAL_ACCOUNT, chat_of(folder))
     chat = session_folders.add_chat(connection, address, now, name=f"terminal, {name}")
     session_folders.wire(connection, chat, group, now)

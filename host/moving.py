@@ -66,9 +66,10 @@ async def finish_moves(
     database: CentralDatabase,
     index: MailboxIndex,
     move: Callable[[SessionRef, SessionRef], Awaitable[None]],
+    take_up: Callable[[SessionRef], Awaitable[None]],
 ) -> None:
-    """At the start: what still waits in a session that is over goes into the one that took its place. A host was
-    killed between the two."""
+    """At the start: what still waits in a session that is over goes into the one that took its place, after what it has
+    said and asked for was taken up. A host was killed between the two."""
 
     def look(connection: Connection) -> dict[SessionRef, SessionRef]:
         places = {session.key: session for session in sessions.active(connection)}
@@ -82,6 +83,8 @@ async def finish_moves(
     holds = await asyncio.to_thread(index.look, [(old.agent_group_id, old.session_id) for old in replaced])
     for old, new in replaced.items():
         held = holds[old.agent_group_id, old.session_id]
+        if held is not None and held.unfinished:
+            await take_up(old)
         if held is not None and held.due is not None:
             log.warning("what waited in a session that is over goes into the next", session=old.session_id)
             await move(old, new)
@@ -102,10 +105,10 @@ def _put(mailbox: Mailbox, load: _Load, folder: Path) -> list[Item]:
     stays as it has become meanwhile."""
     items: list[Item] = []
     for message in load.rows:
-        _link(folder / "inbound" / FILES, mailbox.session_folder / "inbound" / FILES, message.id)
+        link_files(folder / "inbound" / FILES, mailbox.session_folder / "inbound" / FILES, message.id)
     for row in load.deferred:
         for name in (str(row["id"]), f"{row['id']}.json"):
-            _link(folder / SENT, mailbox.session_folder / SENT, name)
+            link_files(folder / SENT, mailbox.session_folder / SENT, name)
 
     def work(db: sqlite3.Connection) -> None:
         for series in load.series:
@@ -121,13 +124,14 @@ def _put(mailbox: Mailbox, load: _Load, folder: Path) -> list[Item]:
     return items
 
 
-def _link(source: Path, target: Path, name: str) -> None:
+def link_files(source: Path, target: Path, name: str, new_name: str | None = None) -> None:
     """Gives a file, or a folder of files, of one session to another of the same agent, whole or not at all. Both
     folders are the host's, and what lies in them is never changed: a second name for it does."""
-    if not (source / name).exists() or (target / name).exists():
+    new_name = new_name or name
+    if not (source / name).exists() or (target / new_name).exists():
         return
     target.mkdir(mode=0o700, exist_ok=True)
-    building = target / f".{name}.new"
+    building = target / f".{new_name}.new"
     if (source / name).is_dir():
         shutil.rmtree(building, ignore_errors=True)  # of a host that died here
         shutil.copytree(source / name, building, copy_function=os.link)
@@ -136,7 +140,7 @@ def _link(source: Path, target: Path, name: str) -> None:
     else:
         building.unlink(missing_ok=True)
         building.hardlink_to(source / name)
-    building.rename(target / name)
+    building.rename(target / new_name)
 
 
 def _insert(mailbox: Mailbox, db: sqlite3.Connection, row: dict[str, object]) -> None:

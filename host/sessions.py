@@ -6,18 +6,22 @@ Everything here is idempotent: a crash between a row and its folder is repaired 
 import os
 import shutil
 import stat
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 from sqlalchemy import Connection
 
 from host import untrusted
-from host.db import agent_groups, messaging_group_agents, messaging_groups, user_roles, users
+from host.db import agent_groups, messaging_group_agents, messaging_groups, sessions, user_roles, users
 from host.db.agent_groups import AgentGroup
+from host.db.engine import CentralDatabase
+from host.db.messaging_group_agents import SessionMode
 from host.db.messaging_groups import MessagingGroup
 from host.db.sessions import Session
 from host.db.user_roles import Role
 from host.home import Home
+from host.items import SessionRef
 from host.resources import resource
 from mailboxes.ids import is_row_id, new_id
 from mailboxes.layout import FILES, INBOUND_DB, MAX_SESSION_ID
@@ -82,6 +86,16 @@ def provision(home: Home, session: Session, group: AgentGroup) -> Path:
     untrusted.provision_outbound(folder, owner.uid, owner.gid)
     untrusted.provision_folder(folder / "state", owner.uid, owner.gid)
     return folder
+
+
+def in_place_of(database: CentralDatabase) -> Callable[[SessionRef], Awaitable[SessionRef]]:
+    """Finds the session itself while it is open (or where nothing followed it), else the one in its place."""
+
+    async def find(key: SessionRef) -> SessionRef:
+        found = await database.run(lambda connection: sessions.in_place_of(connection, key.session_id))
+        return key if found is None else SessionRef(found.agent_group_id, found.id)
+
+    return find
 
 
 def _share_to_read(path: Path, gid: int | None) -> None:
@@ -155,11 +169,13 @@ def add_agent_group(
     folder: str,
     now: str,
     *,
+    agent_id: str | None = None,
     provider: str | None = None,
     model: str | None = None,
 ) -> AgentGroup:
     """A new agent with its folder. Raises AgentGroupRefused, and IntegrityError for a folder that another agent has."""
-    group = agent_groups.create(connection, new_id("a"), name, folder, now, agent_provider=provider, model=model)
+    agent_id = agent_id or new_id("a")
+    group = agent_groups.create(connection, agent_id, name, folder, now, agent_provider=provider, model=model)
     provision_group(home, group)
     return group
 
@@ -195,6 +211,16 @@ def add_chat(
     )
 
 
-def wire(connection: Connection, chat: MessagingGroup, group: AgentGroup, now: str) -> None:
+def wire(
+    connection: Connection,
+    chat: MessagingGroup,
+    group: AgentGroup,
+    now: str,
+    *,
+    trigger_rules: str | None = None,
+    session_mode: SessionMode = SessionMode.SHARED,
+) -> None:
     """Has an agent answer in a chat. Raises IntegrityError where it does already."""
-    messaging_group_agents.create(connection, new_id("w"), chat.id, group.id, now)
+    messaging_group_agents.create(
+        connection, new_id("w"), chat.id, group.id, now, trigger_rules=trigger_rules, session_mode=session_mode
+    )

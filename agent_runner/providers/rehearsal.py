@@ -5,6 +5,7 @@ It echoes each message, and does on `/rehearse WORD` what goes wrong or takes lo
 
 import asyncio
 import html
+import json
 import os
 import re
 import shlex
@@ -20,6 +21,7 @@ PREFIX = "(rehearsal, no model)"
 
 HELP = f"""{PREFIX} I am no model: I echo what you write. I also know:
 /rehearse tool [WORDS]: runs a tool and reports
+/rehearse call TOOL {{JSON}}: runs any tool
 /rehearse slow N: answers after N seconds
 /rehearse long N: answers with N characters
 /rehearse send TEXT: sends TEXT at once, then the answer
@@ -102,6 +104,7 @@ class RehearsalQuery:
         rest = words[2] if len(words) > 2 else ""
         commands: dict[str, Callable[[str], Awaitable[list[str] | Failure]]] = {
             "tool": self._tool,
+            "call": self._call,
             "slow": self._slow,
             "long": self._long,
             "send": self._send,
@@ -125,6 +128,14 @@ class RehearsalQuery:
         outcome = {"tool_use_id": tool_id, "content": result, "is_error": result.startswith("Error:")}
         self._turn.transcript.append_tool_results([{"type": "tool_result", **outcome}])
         return [f"{PREFIX} {name} says: {result}"]
+
+    async def _call(self, rest: str) -> list[str]:
+        name, _, given = rest.partition(" ")
+        try:
+            arguments = json.loads(given or "{}")
+        except ValueError:
+            return [f"{PREFIX} what stands behind the tool's name is no JSON."]
+        return [f"{PREFIX} {name} says: {await self._turn.toolbox.call(name, arguments)}"]
 
     async def _slow(self, rest: str) -> list[str]:
         seconds = float(rest) if re.fullmatch(r"\d{1,6}(\.\d{1,3})?", rest) else 1.0

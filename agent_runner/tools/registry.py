@@ -13,10 +13,11 @@ from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any, get_args, get_origin, get_type_hints
 
+from agent_runner.desk import Desk, DeskError
 from mailboxes.layout import Workspace
 
 ENTRY_POINTS = "innkeeper.tools"
-BUILT_IN = ("agent_runner.tools.workspace",)
+BUILT_IN = ("agent_runner.tools.workspace", "agent_runner.tools.messages", "agent_runner.tools.tasks")
 
 MAX_OUTPUT = 50_000
 """Characters of one tool's answer; what is longer is cut, and the total is said (ledger R202)."""
@@ -30,11 +31,13 @@ class ToolError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class ToolContext:
-    """What every tool is given. `enabled` is False where no cage works: such a runner has no tools at all."""
+    """What every tool is given. `enabled` is False where no cage works: such a runner has no tools at all.
+    `desk` is the way to the mailbox, None outside of a runner."""
 
     working_folder: Path
     workspace: Workspace
     enabled: bool = True
+    desk: Desk | None = None
 
 
 Handler = Callable[..., Awaitable[str]]
@@ -131,6 +134,13 @@ def _from_function(handler: Handler, speaks: bool) -> Tool:
     return Tool(name, inspect.getdoc(handler) or "", tuple(parameters), handler, speaks)
 
 
+def desk_of(context: ToolContext) -> Desk:
+    """The way to the mailbox. Raises ToolError where there is none."""
+    if context.desk is None:
+        raise ToolError("there is no mailbox here")
+    return context.desk
+
+
 def clip(text: str, limit: int = MAX_OUTPUT, total: int | None = None) -> str:
     """The text within `limit` characters; if it was cut, its end says how many there were (`total`, where given)."""
     total = len(text) if total is None else total
@@ -180,7 +190,7 @@ class Toolbox:
     async def _run(self, found: Tool, arguments: dict[str, Any]) -> str:
         try:
             return await found.handler(self._context, **arguments)
-        except ToolError as fault:
+        except (ToolError, DeskError) as fault:
             return f"Error: {fault}"
         except OSError as fault:
             return f"Error: {fault.strerror or fault}"

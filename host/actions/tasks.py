@@ -7,8 +7,9 @@ heartbeat is the owner's alone. What is refused is a sentence that the agent can
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 
-from host import acting
-from host.items import Action, SessionRef
+from host.acting import ActionRefused
+from host.actions.registry import ActionContext, Payload, Permission, Run, action
+from host.items import SessionRef
 from host.series_changes import Listed, NoSuchTask
 from host.task_desk import TaskDesk
 from host.task_rows import Row, for_agent
@@ -24,7 +25,6 @@ class Asking:
     in_reply_to: str | None
 
 
-Payload = Mapping[str, object]
 Handler = Callable[[TaskDesk, Asking, Payload], Awaitable[object]]
 """Returns what the agent is answered. Raises ScheduleRefused and NoSuchTask."""
 
@@ -74,16 +74,15 @@ TASK_ACTIONS: Mapping[str, Handler] = {
 """By the name of the action. The id of an occurrence, however old, means its live task."""
 
 
-def task_handlers(desk: TaskDesk) -> dict[str, acting.Handler]:
-    """The actions as host.acting calls them."""
-    return {name: _on(desk, handler) for name, handler in TASK_ACTIONS.items()}
-
-
-def _on(desk: TaskDesk, handler: Handler) -> acting.Handler:
-    async def act(key: SessionRef, action: Action) -> object:
+def _asked(handler: Handler) -> Run:
+    async def run(context: ActionContext, payload: Payload) -> object:
+        asking = Asking(context.key, context.id, context.in_reply_to)
         try:
-            return await handler(desk, Asking(key, action.id, action.in_reply_to), action.payload)
+            return await handler(context.services.tasks, asking, payload)
         except (ScheduleRefused, NoSuchTask) as refused:
-            raise acting.ActionRefused(str(refused)) from None
+            raise ActionRefused(str(refused)) from None
 
-    return act
+    return run
+
+
+ACTIONS = [action(name, permission=Permission.OWN_SESSION)(_asked(handler)) for name, handler in TASK_ACTIONS.items()]

@@ -146,6 +146,12 @@ def get(connection: Connection, session_id: str) -> Session | None:
     return get_many(connection, [session_id]).get(session_id)
 
 
+def in_place_of(connection: Connection, session_id: str) -> Session | None:
+    """The session of this id while it is active, else the active one that has taken its place."""
+    session = get(connection, session_id)
+    return session if session is None or session.status == "active" else find(connection, session.key)
+
+
 def get_many(connection: Connection, session_ids: Sequence[str]) -> dict[str, Session]:
     """The sessions of these ids, by id."""
     if not session_ids:

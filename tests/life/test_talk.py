@@ -102,3 +102,33 @@ async def test_stop_ends_the_turn_and_says_so_and_the_next_message_is_answered(
             await terminal.ask(word)
             assert len(terminal.notices) > before
         assert not rows(home, "SELECT id FROM messages_in WHERE content LIKE '%/tasks%'")
+
+
+@pytest.mark.req("R113", "R115", "R116", "R117", "R120", "R177")
+@pytest.mark.parametrize("runtime", RUNTIMES)
+async def test_an_agent_speaks_edits_and_plans_by_its_tools(
+    home: Home, request: pytest.FixtureRequest, runtime: str
+) -> None:
+    if runtime == "docker":
+        request.getfixturevalue("agent_image")
+    async with running(home, {"INNKEEPER_RUNTIME": runtime}) as (_, terminal):
+
+        async def call(tool: str, **arguments: object) -> str:
+            return (await terminal.ask(f"/rehearse call {tool} {json.dumps(arguments)}"))[-1]
+
+        await terminal.ask("hello")
+        assert "Sent as message" in await call("send_message", text="I look into it")
+        assert "I look into it" in terminal.texts
+        made = await call("schedule_task", prompt="water the plants", recurrence="0 9 * * *", zone="Europe/Berlin")
+        task = json.loads(made.partition(" says: ")[2])
+        assert (task["zone"], task["recurrence"]) == ("Europe/Berlin", "0 9 * * *")
+        assert task["task_id"] in await call("list_tasks")
+        assert "Error:" in await call("schedule_task", prompt="x", recurrence="61 * * * *")
+        await call("pause_task", task_id=task["task_id"])
+        await call("cancel_task", task_id=task["task_id"])
+        assert task["task_id"] not in await call("list_tasks")
+        assert "Error:" in await call("cancel_task", task_id="task-of-nobody")
+        assert {row["status"] for row in rows(home, "SELECT status FROM messages_in WHERE kind = 'system'")} == {
+            "completed"
+        }
+        assert (await terminal.ask("and now?"))[-1] == "(rehearsal, no model) and now?"

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from host import acting as acting_module
 from host.acting import Acting, ActionRefused
 from host.due import DueIndex
 from host.home import Home
@@ -32,6 +33,10 @@ async def pool(tmp_path: Path, folder: Path, clock: FakeClock) -> AsyncIterator[
     await made.close()
 
 
+async def itself(key: SessionRef) -> SessionRef:
+    return key
+
+
 async def ask(pool: MailboxPool, *names: str) -> None:
     def work(mailbox: Any) -> None:
         def insert(db: Any) -> None:
@@ -53,7 +58,9 @@ def answers(folder: Path) -> list[tuple[str, str, object]]:
 
 
 @pytest.mark.req("R177")
-async def test_each_action_is_answered_in_order_and_what_breaks_breaks_alone(pool: MailboxPool, folder: Path) -> None:
+async def test_each_action_is_answered_in_order_and_what_breaks_breaks_alone(
+    pool: MailboxPool, folder: Path, clock: FakeClock
+) -> None:
     async def good(_key: SessionRef, action: Action) -> object:
         return action.payload
 
@@ -64,7 +71,7 @@ async def test_each_action_is_answered_in_order_and_what_breaks_breaks_alone(poo
         raise RuntimeError("SECRET")
 
     woken: list[SessionRef] = []
-    acting = Acting(pool, DueIndex(), {"good": good, "refuses": refuses, "breaks": breaks}, woken.append)
+    acting = Acting(pool, DueIndex(), {"good": good, "refuses": refuses, "breaks": breaks}, woken.append, clock, itself)
     await ask(pool, "good", "refuses", "breaks", "unknown")
     await acting.answer(KEY)
     await acting.answer(KEY)
@@ -78,7 +85,9 @@ async def test_each_action_is_answered_in_order_and_what_breaks_breaks_alone(poo
 
 
 @pytest.mark.req("R177")
-async def test_an_action_whose_answer_was_lost_is_done_again_and_answered_once(pool: MailboxPool, folder: Path) -> None:
+async def test_an_action_whose_answer_was_lost_is_done_again_and_answered_once(
+    pool: MailboxPool, folder: Path, clock: FakeClock
+) -> None:
     done: list[str] = []
 
     async def once_held_up(_key: SessionRef, action: Action) -> object:
@@ -87,10 +96,38 @@ async def test_an_action_whose_answer_was_lost_is_done_again_and_answered_once(p
             raise KeyboardInterrupt  # the host ends between effect and answer
         return "done"
 
-    acting = Acting(pool, DueIndex(), {"tea": once_held_up}, lambda _key: None)
+    acting = Acting(pool, DueIndex(), {"tea": once_held_up}, lambda _key: None, clock, itself)
     await ask(pool, "tea")
     with pytest.raises(KeyboardInterrupt):
         await acting.answer(KEY)
     assert answers(folder) == []
     await acting.answer(KEY)
     assert (done, answers(folder)) == (["o-tea", "o-tea"], [("tea", "success", "done")])
+
+
+@pytest.mark.req("R177")
+async def test_a_flood_of_actions_is_answered_in_part_and_dropped_with_one_word(
+    pool: MailboxPool, folder: Path, clock: FakeClock
+) -> None:
+    done: list[str] = []
+
+    async def good(_key: SessionRef, action: Action) -> object:
+        done.append(action.id)
+        return "done"
+
+    most = acting_module.MOST_IN_WINDOW
+    names = [f"n{number}" for number in range(most + 50)]
+    acting = Acting(pool, DueIndex(), dict.fromkeys(names, good), lambda _key: None, clock, itself)
+    await ask(pool, *names)
+    await acting.answer(KEY)
+    assert done == [f"o-{name}" for name in names[:most]]
+    assert [result for _, status, result in answers(folder) if status == "error"] == [
+        "More than 200 actions within 10 minutes. Those beyond were dropped. Wait before you ask again."
+    ]
+    await ask(pool, "again")
+    await acting.answer(KEY)
+    assert len(answers(folder)) == most + 1, "nothing more is said within the window"
+    await clock.advance(acting_module.WINDOW_SECONDS)
+    await ask(pool, "later")
+    await acting.answer(KEY)
+    assert answers(folder)[-1] == ("later", "error", "There is no action 'later'.")

@@ -101,7 +101,7 @@ def _setup(host: HostSide) -> Setup:
         assistant_name="Ivy",
         zone=lambda: UTC,
         load_provider=lambda: make(host.workspace.run),
-        load_toolbox=lambda: build_toolbox(ToolContext(host.workspace.home, host.workspace, enabled=False)),
+        load_toolbox=lambda _desk: build_toolbox(ToolContext(host.workspace.home, host.workspace, enabled=False)),
         run_scripts=False,
         runner_hash="hash",
     )

@@ -97,7 +97,7 @@ async def test_bad_arguments_are_told_and_not_raised(toolbox: Toolbox, arguments
 @pytest.mark.req("R202")
 async def test_an_unknown_tool_is_told_with_the_known_ones(toolbox: Toolbox) -> None:
     answer = await toolbox.call("fly", {})
-    assert answer.startswith("Error: There is no tool 'fly'. The tools are: bash, edit_file,")
+    assert answer.startswith("Error: There is no tool 'fly'. The tools are: add_reaction, bash, cancel_task, edit_file,")
 
 
 @pytest.mark.req("R200")

@@ -4,6 +4,7 @@
 PYTHON ?= $(shell for name in python3 python3.13 python3.12 python3.11 python3.14; do \
 	"$$name" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && { echo "$$name"; break; }; done)
 VENV := .venv
+SEEDS ?= 300
 RUN := $(VENV)/bin/python -m
 
 export PYTHONPATH := $(CURDIR)
@@ -51,7 +52,7 @@ ledger: dev
 	@$(RUN) tests.plugins.ledger
 
 crash: dev
-	$(RUN) pytest -n auto --dist loadgroup -m storm --seeds 300
+	$(RUN) pytest -n auto --dist loadgroup -m storm --seeds $(SEEDS)
 
 bench: dev
 	$(RUN) benchmarks

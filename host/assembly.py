@@ -111,7 +111,7 @@ async def assemble(home: Home, environment: Mapping[str, str], clock: Clock, sta
     postmaster.notify, postmaster.ring = fleet.notify, fleet.ring
     evict.target = fleet.evict
     desk = TaskDesk(pool, delivery, due, clock, lambda: current.value.zone.key, fleet.notify)
-    reset = resetter(home, database, pool, delivery, fleet, clock)
+    reset = resetter(home, database, fleet, clock, desk.move)
     services = Services(home, database, routing, pool, postmaster, desk, reset, clock)
     asked = handlers(await asyncio.to_thread(load_actions), services)
     postmaster.act = Acting(pool, due, asked, fleet.notify, clock, session_folders.in_place_of(database)).answer

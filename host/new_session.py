@@ -10,19 +10,20 @@ from host.db import agent_groups, sessions
 from host.db.agent_groups import AgentGroup
 from host.db.engine import CentralDatabase
 from host.db.sessions import Session
-from host.delivery import Delivery
 from host.fleet import Fleet
 from host.home import Home
 from host.items import SessionRef
-from host.mailbox_pool import MailboxPool
-from host.moving import move_tasks
 from mailboxes.clock import Clock, to_text
 
 
 def resetter(
-    home: Home, database: CentralDatabase, pool: MailboxPool, delivery: Delivery, fleet: Fleet, clock: Clock
+    home: Home,
+    database: CentralDatabase,
+    fleet: Fleet,
+    clock: Clock,
+    move: Callable[[SessionRef, SessionRef], Awaitable[None]],
 ) -> Callable[[SessionRef], Awaitable[None]]:
-    """Begins a session anew: its tasks, and what waits in it, go over into the new one."""
+    """Begins a session anew: its tasks, and what waits in it, `move` over into the new one."""
 
     async def reset(key: SessionRef) -> None:
         now = to_text(clock.now())
@@ -41,7 +42,6 @@ def resetter(
             session, group = made
             await asyncio.to_thread(session_folders.provision, home, session, group)
             fresh = SessionRef(session.agent_group_id, session.id)
-            if await move_tasks(pool, delivery, key, fresh):
-                fleet.notify(fresh)
+            await move(key, fresh)
 
     return reset

@@ -168,8 +168,10 @@ class TaskDesk:
         if not await move_tasks(self._pool, self._delivery, source, target):
             return
         for key in (source, target):
-            self._due.set(key, await self._pool.call(key, Mailbox.next_due))
-        self._notify(target)
+            due = await self._pool.call(key, Mailbox.next_due)
+            self._due.set(key, due)
+        if due is not None and due <= to_text(self._clock.now()):
+            self._notify(target)
 
     async def _change(self, key: SessionRef, task_id: str, change: Change, *, by_agent: bool) -> Listed:
         def work(mailbox: Mailbox, db: sqlite3.Connection, done: Done) -> Listed:

@@ -46,8 +46,8 @@ class Office:
         content = json.dumps({"action": action, "payload": payload})
         values = [row_id, "t-1", in_reply_to, to_text(self.house.clock.now()), "system", content]
         shown = ", ".join("NULL" if value is None else f"'{value}'" for value in values)
+        sandbox.write("UPDATE runner_state SET next_seq = next_seq + 2")
         sandbox.write(
-            "UPDATE runner_state SET next_seq = next_seq + 2; "
             "INSERT INTO messages_out (seq, id, turn_id, in_reply_to, timestamp, kind, content) "
             f"SELECT next_seq - 2, {shown} FROM runner_state"
         )

@@ -23,9 +23,9 @@ async def test_an_owner_has_an_agent_made_and_routing_knows_it_at_once(office: O
     agent_id = answer["result"]["agent_group_id"]
     assert answer["result"] == {"agent_group_id": agent_id, "name": "Reviewer", "folder": "reviewer"}
     home, routing = office.house.machine.home, office.house.host.routing
-    assert (home.groups / "reviewer" / "CLAUDE.md").is_file()
+    assert (home.groups / "reviewer" / "AGENTS.md").is_file()
     assert routing.snapshot.agent_groups[agent_id].folder == "reviewer"
-    assert routing.is_wired(agent_id, Address("terminal", "local", "reviewer"))
+    assert routing.is_wired(agent_id, Address("terminal", "local", "cli-reviewer"))
 
 
 @pytest.mark.req("R118", "R180")

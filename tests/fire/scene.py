@@ -66,10 +66,12 @@ class House:
                 await asyncio.sleep(0.02)  # no event tells of a new session
 
     async def folder(self, folder: str) -> Path:
-        """The folder of the agent's session."""
+        """The folder of the agent's session, once it is made."""
         session = await self.session(folder)
-        [found] = self.home.sessions.glob(f"*/{session}")
-        return found
+        async with asyncio.timeout(30):
+            while not (found := list(self.home.sessions.glob(f"*/{session}/inbound/inbound.db"))):
+                await asyncio.sleep(0.02)  # no event tells of a new folder
+        return found[0].parent.parent
 
     async def rows(self, folder: str, statement: str) -> list[Any]:
         """A query over the inbound.db of the agent's session."""

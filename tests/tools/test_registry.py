@@ -1,6 +1,7 @@
 import asyncio
 import json
 from collections.abc import Iterator
+from importlib import import_module
 from typing import Annotated, Any
 
 import pytest
@@ -12,6 +13,8 @@ from mailboxes.layout import Workspace
 
 @pytest.fixture
 def own_tools() -> Iterator[None]:
+    for module in registry.BUILT_IN:  # imported now, or they would be forgotten with the test's own
+        import_module(module)
     before = dict(registry._registered)
     yield
     registry._registered.clear()
@@ -97,7 +100,7 @@ async def test_bad_arguments_are_told_and_not_raised(toolbox: Toolbox, arguments
 @pytest.mark.req("R202")
 async def test_an_unknown_tool_is_told_with_the_known_ones(toolbox: Toolbox) -> None:
     answer = await toolbox.call("fly", {})
-    assert answer.startswith("Error: There is no tool 'fly'. The tools are: add_reaction, bash, cancel_task, edit_file,")
+    assert answer.startswith("Error: There is no tool 'fly'. The tools are: add_reaction, bash, cancel_task, ")
 
 
 @pytest.mark.req("R200")

@@ -6,6 +6,7 @@ that the model reads it and goes on.
 
 import asyncio
 import inspect
+import json
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from importlib import import_module
@@ -17,7 +18,7 @@ from agent_runner.desk import Desk, DeskError
 from mailboxes.layout import Workspace
 
 ENTRY_POINTS = "innkeeper.tools"
-BUILT_IN = ("agent_runner.tools.workspace", "agent_runner.tools.messages", "agent_runner.tools.tasks")
+BUILT_IN = tuple(f"agent_runner.tools.{name}" for name in ("workspace", "messages", "sessions", "tasks"))
 
 MAX_OUTPUT = 50_000
 """Characters of one tool's answer; what is longer is cut, and the total is said (ledger R202)."""
@@ -139,6 +140,12 @@ def desk_of(context: ToolContext) -> Desk:
     if context.desk is None:
         raise ToolError("there is no mailbox here")
     return context.desk
+
+
+async def asked(context: ToolContext, action: str, **arguments: object) -> str:
+    """What the host answers to an action, as JSON; arguments that are empty or 0 are not said. Raises DeskError."""
+    given = {name: value for name, value in arguments.items() if value not in ("", 0)}
+    return json.dumps(await desk_of(context).request(action, given), ensure_ascii=False)
 
 
 def clip(text: str, limit: int = MAX_OUTPUT, total: int | None = None) -> str:

@@ -1,14 +1,8 @@
 """Tasks: what the agent wants to do, or to say, at a time. The host keeps them, and checks what is asked."""
 
-import json
 from typing import Annotated
 
-from agent_runner.tools.registry import ToolContext, desk_of, tool
-
-
-async def _ask(context: ToolContext, action: str, **payload: object) -> str:
-    given = {name: value for name, value in payload.items() if value != ""}
-    return json.dumps(await desk_of(context).request(action, given), ensure_ascii=False)
+from agent_runner.tools.registry import ToolContext, asked, tool
 
 
 @tool()
@@ -23,7 +17,7 @@ async def schedule_task(
 ) -> str:
     """Makes a task for this conversation: once (process_after), again and again (recurrence), or both. Returns its id
     and when it comes next."""
-    return await _ask(
+    return await asked(
         context, "schedule_task", prompt=prompt, message=message, process_after=process_after, recurrence=recurrence,
         zone=zone, name=name,
     )  # fmt: skip
@@ -32,7 +26,7 @@ async def schedule_task(
 @tool()
 async def list_tasks(context: ToolContext) -> str:
     """The tasks of this conversation that are still to come, with their ids."""
-    return await _ask(context, "list_tasks")
+    return await asked(context, "list_tasks")
 
 
 @tool()
@@ -45,7 +39,7 @@ async def update_task(
     zone: Annotated[str, "A new time zone."] = "",
 ) -> str:
     """Changes a task. A changed time counts at once."""
-    return await _ask(
+    return await asked(
         context, "update_task", task_id=task_id, prompt=prompt, process_after=process_after, recurrence=recurrence,
         zone=zone,
     )  # fmt: skip
@@ -54,16 +48,16 @@ async def update_task(
 @tool()
 async def cancel_task(context: ToolContext, task_id: Annotated[str, "The task's id."]) -> str:
     """Ends a task for good."""
-    return await _ask(context, "cancel_task", task_id=task_id)
+    return await asked(context, "cancel_task", task_id=task_id)
 
 
 @tool()
 async def pause_task(context: ToolContext, task_id: Annotated[str, "The task's id."]) -> str:
     """Holds a task until it is resumed."""
-    return await _ask(context, "pause_task", task_id=task_id)
+    return await asked(context, "pause_task", task_id=task_id)
 
 
 @tool()
 async def resume_task(context: ToolContext, task_id: Annotated[str, "The task's id."]) -> str:
     """Lets a paused task go on at its next time."""
-    return await _ask(context, "resume_task", task_id=task_id)
+    return await asked(context, "resume_task", task_id=task_id)

@@ -128,6 +128,8 @@ async def test_an_agent_speaks_edits_and_plans_by_its_tools(
         await call("cancel_task", task_id=task["task_id"])
         assert task["task_id"] not in await call("list_tasks")
         assert "Error:" in await call("cancel_task", task_id="task-of-nobody")
+        assert '"sessions"' in await call("read_session")
+        assert "Error:" in await call("read_session", session_id="s-of-nobody")
         assert {row["status"] for row in rows(home, "SELECT status FROM messages_in WHERE kind = 'system'")} == {
             "completed"
         }

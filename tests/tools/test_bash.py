@@ -99,12 +99,13 @@ async def test_a_shell_that_is_reaped_at_once_is_not_waited_for_through_its_jobs
 
 
 async def test_closing_the_toolbox_kills_the_whole_tree(toolbox: Toolbox, workspace: Workspace) -> None:
-    command = "setsid sleep 86413 & touch begun; sleep 86413"
+    number = f"{os.getpid()}.86413"  # what another run has left behind is none of ours
+    command = f"setsid sleep {number} & touch begun; sleep {number}"
     call = asyncio.create_task(toolbox.call("bash", {"command": command}))
     await _until(workspace.home / "begun")
     await toolbox.close()
     assert await call == "Error: bash was stopped."
-    assert not _alive("86413")
+    assert not _alive(number)
 
 
 @pytest.mark.req("R202")

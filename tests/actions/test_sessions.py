@@ -1,7 +1,8 @@
 """What agents have done to sessions: begun anew, worked through once more, read, and known of."""
 
+import asyncio
 import json
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -10,7 +11,7 @@ from host.db.user_roles import Role
 from host.items import SessionRef
 from mailboxes.rows import Address, Kind
 from tests.actions.conftest import FOREIGN, OTHER, OWN, Office
-from tests.fleet.house import until
+from tests.fleet.house import Machine, until
 from tests.mailbox.made import message, table
 
 CHAT = Address("telegram", "bot", OWN)
@@ -84,13 +85,44 @@ async def test_an_owner_has_another_conversation_of_the_agent_begun_anew(office:
 
 
 @pytest.mark.req("R181")
-async def test_a_reset_that_was_not_answered_is_answered_by_the_next_host(office: Office) -> None:
+async def test_beginning_anew_what_is_over_changes_nothing(office: Office) -> None:
     await office.become(Role.OWNER)
     await office.house.turn(OWN)
     target = office.house.keys[OTHER].session_id
     first = await office.ask("reset_session", "o-1", session_id=target)
     again = await office.ask("reset_session", "o-2", session_id=target)
-    assert first["result"] == again["result"], "one that is over stays over"
+    assert first["result"] == again["result"]
+
+
+@pytest.mark.req("R177", "R181")
+async def test_a_host_that_died_before_it_answered_a_reset_has_the_next_one_answer_it(machine: Machine) -> None:
+    async with machine.host(chats=[OWN]) as house:
+        office = Office(house)
+        died = asyncio.Event()
+
+        async def die(_key: SessionRef) -> SessionRef:
+            died.set()
+            raise asyncio.CancelledError  # the task ends here, as it does with its host
+
+        cast("Any", house.host.postmaster.act).__self__._in_place_of = die
+        sandbox = await house.turn(OWN)
+        [asked] = house.rows(chat=OWN)
+        office.write(sandbox, "o-1", "reset_session", asked["id"])
+        await died.wait()
+        fresh = await next_session(office)
+        old = house.keys["old"]
+        assert (office.open("old"), told(office)) == (["o-1"], [])
+
+    async with machine.host(chats=[OWN]) as house:
+        office = Office(house)
+        house.keys["old"] = old
+        assert (house.keys[OWN], told(office)) == (fresh, [])
+        await house.host.finish_moves()
+        [answer] = told(office)
+        assert (answer["action"], answer["status"]) == ("reset_session", "success")
+        assert answer["result"] == {"session_id": old.session_id, "new_session_id": fresh.session_id}
+        assert office.open("old") == []
+        assert await house.host.database.run(lambda c: len(sessions.active(c))) == 1, "no second reset"
 
 
 @pytest.mark.req("R182")

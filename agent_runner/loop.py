@@ -193,8 +193,9 @@ class Runner:
             now = self._clock.now().astimezone(self._setup.zone())
             return self._heartbeat.prompt(verdicts.get(batch.rows[0].id), now)
         context = Context(
-            self._clock.now(), self._setup.zone(), self._mailbox.messages, self._transcripts.cut_records, verdicts
-        )
+            self._clock.now(), self._setup.zone(), self._mailbox.messages, self._transcripts.cut_records, verdicts,
+            inbound=self._setup.workspace.inbound,
+        )  # fmt: skip
         return format_rows(batch.rows, context, len(batch.omitted))
 
     def _set_aside(self, fault: Malformed) -> None:

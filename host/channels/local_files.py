@@ -18,7 +18,8 @@ _PIECE = 256 * 1024
 
 
 def attachments_of(paths: object) -> tuple[Attachment, ...]:
-    """The files behind a list of absolute paths, as they are now. Raises Failure. Blocks."""
+    """The files behind a list of absolute paths, as they are now. Raises Failure, but not for one that is gone: the
+    message may be one that is said again after a host took it and died. Blocks."""
     if not isinstance(paths, list) or len(paths) > MAX_PATHS:
         raise Failure(Code.USAGE, f"files must be a list of at most {MAX_PATHS} absolute paths.")
     return tuple(_attachment(path) for path in paths)
@@ -29,6 +30,8 @@ def _attachment(path: object) -> Attachment:
         raise Failure(Code.USAGE, "files must be a list of absolute paths.")
     try:
         status = os.stat(path)
+    except FileNotFoundError:
+        return Attachment(os.path.basename(path), path)
     except OSError as error:
         raise Failure(Code.NOT_FOUND, f"The file {path} cannot be sent: {error.strerror}.") from None
     if not stat.S_ISREG(status.st_mode):

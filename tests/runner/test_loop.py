@@ -55,6 +55,20 @@ async def test_a_message_is_claimed_answered_to_its_address_and_completed(host: 
     assert snapshot.state["state"] == "idle"
 
 
+@pytest.mark.req("R127")
+async def test_a_file_is_named_where_it_lies_also_where_no_cage_gives_it_another_place(
+    host: HostSide, start: Start
+) -> None:
+    path = host.workspace.inbound / "files" / "m-2" / "1-a.txt"
+    path.parent.mkdir(parents=True)
+    path.write_text("x")
+    entry = {"name": "a.txt", "type": "text/plain", "size": 1, "file": "1-a.txt"}
+    message = host.put({"sender": "Ann", "text": "look", "attachments": [entry]}, id="m-2")
+    runner = await start(**SCRIPTED)
+    await runner.answered(message)
+    assert f'path="{path}"' in seen(host)[0]["prompt"]
+
+
 @pytest.mark.req("R092")
 async def test_while_a_turn_runs_its_row_is_claimed_and_the_runner_busy(host: HostSide, start: Start) -> None:
     message = host.chat("/rehearse slow 600")

@@ -71,6 +71,8 @@ class Question:
         options = content.get("options")
         if not isinstance(options, list) or not 1 <= len(options) <= MAX_OPTIONS:
             raise BadQuestion(f"A question needs 1 to {MAX_OPTIONS} options.")
+        if content.get("approval") is True and len(options) != len(("approve", "reject")):
+            raise BadQuestion("An approval needs two options: to approve, and to reject.")
         seconds = content.get("timeout")
         if not isinstance(seconds, int | float) or isinstance(seconds, bool):
             seconds = DEFAULT_SECONDS

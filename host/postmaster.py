@@ -233,6 +233,8 @@ class Postmaster:
         taken, snapshot = done.taken, done.snapshot
         self._due.set(key, done.due)
         self._hand_on(key, taken)
+        if taken.state is not None and ended is None:
+            self._listener.state(key, taken.state)
         bad_rows, claims = len(taken.bad_rows), bool(snapshot.claims)
         return Pulled(taken.state, done.counter, bad_rows, taken.more, claims=claims, wake=taken.written_in)
 

@@ -64,6 +64,7 @@ class Talk:
         await self.house.host.reception.intake.idle()
         await until(lambda: not self.house.host.reception.commands._running)
         await until(lambda: not self.house.host.reception.errands._running)
+        await until(lambda: not self.house.host.delivery._lanes)
         await self.house.settle()
 
     def open(self) -> list[Pending]:

@@ -135,7 +135,7 @@ async def test_several_open_questions_do_not_mix(talk: Talk) -> None:
     ]
 
 
-@pytest.mark.req("R119", "R169")
+@pytest.mark.req("R169")
 @pytest.mark.fault(120)
 async def test_a_question_whose_time_is_over_ends_with_one_row_that_says_so(talk: Talk) -> None:
     await talk.ask(await talk.house.turn(), "o-q", timeout=60)
@@ -196,7 +196,7 @@ async def test_a_card_of_an_earlier_host_still_works(machine: Machine) -> None:
         assert [answer["selectedOption"] for answer in again.answers()] == ["r"]
 
 
-@pytest.mark.req("R122", "R137")
+@pytest.mark.req("R137")
 @pytest.mark.fault(116)
 async def test_an_approval_takes_its_code_and_somebody_who_may(talk: Talk) -> None:
     talk.channel.capabilities = PLAIN

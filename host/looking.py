@@ -108,6 +108,10 @@ def _agent(looker: Looker, params: Mapping[str, object]) -> Row | None:
     return views.agent(looker.query, str(params.get("id", "")))
 
 
+def _chats(looker: Looker, _params: Mapping[str, object]) -> list[Row]:
+    return views.chats(looker.query)
+
+
 def _sessions(looker: Looker, params: Mapping[str, object]) -> list[Row]:
     return views.sessions(looker.query, closed=params.get("closed") is True)
 
@@ -247,6 +251,7 @@ def _readable(row: Row) -> Row:
 VIEWS: Mapping[str, Callable[[Looker, Mapping[str, object]], object]] = {
     "agents.list": _agents,
     "agents.show": _agent,
+    "chats.list": _chats,
     "sessions.list": _sessions,
     "sessions.show": _session,
     "messages.list": _messages,

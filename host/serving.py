@@ -12,6 +12,7 @@ from host.agent_mail import AgentMail
 from host.attachments import Attachments
 from host.channels.base import Channel, InboundEvent
 from host.channels.terminal import TerminalChannel
+from host.chats import Chats
 from host.control import ControlServer
 from host.db.engine import CentralDatabase
 from host.db.snapshot import Routing
@@ -91,6 +92,7 @@ class Host:
         self.terminal.register(self.control)
         self.agent_grants.register(self.control)
         self.retention.register(self.control)
+        Chats(self.database, self.routing).register(self.control)
         await self.control.start()
         try:
             await self.images.look()

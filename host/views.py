@@ -94,6 +94,30 @@ def agent(query: Query, name: str) -> dict[str, object] | None:
     return {**found[0], "answers_in": chats, "writes_to": others}
 
 
+def chats(query: Query) -> list[dict[str, object]]:
+    """All chats, the newest first: `agents` are the names of those that answer there, `busy` is what becomes of a
+    message that comes while they work."""
+    found = query(
+        "SELECT id, name, channel_type, account_id, platform_id, is_group, created_at FROM messaging_groups "
+        "ORDER BY created_at DESC, id",
+        {},
+    )
+    wired = query(
+        "SELECT w.messaging_group_id AS chat, w.busy, a.name FROM messaging_group_agents w "
+        "JOIN agent_groups a ON a.id = w.agent_group_id ORDER BY w.priority DESC, w.created_at, w.id",
+        {},
+    )
+    of = {row["id"]: [one for one in wired if one["chat"] == row["id"]] for row in found}
+    return [
+        {
+            **row,
+            "agents": [one["name"] for one in of[row["id"]]],
+            "busy": next((o["busy"] for o in of[row["id"]]), None),
+        }
+        for row in found
+    ]
+
+
 def sessions(query: Query, *, closed: bool = False) -> list[dict[str, object]]:
     """The active sessions (with `closed` all), the last active first."""
     chosen = "" if closed else "WHERE s.status = 'active'"

@@ -32,6 +32,7 @@ COMMANDS = {
     "status": Entry("LOOK", "what goes on, and what is wrong"),
     "logs": Entry("LOOK", "what the host did (-f follows)"),
     "agents": Entry("THINGS", "list show add connect disconnect"),
+    "chats": Entry("THINGS", "list show set"),
     "sessions": Entry("THINGS", "list show"),
     "messages": Entry("THINGS", "list show retry (list --undelivered)"),
     "tasks": Entry("THINGS", "list show add set remove pause resume run"),

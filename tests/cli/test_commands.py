@@ -64,6 +64,7 @@ async def test_what_the_help_names_can_be_run_and_has_a_help_of_its_own(home: Ho
     assert {"setup", "chat", "up", "down", "restart", "status", "logs", "build", "config", "version"} <= set(names)
     verbs = {child["name"]: {verb["name"] for verb in child.get("commands", [])} for child in tree["commands"]}
     assert verbs["agents"] == {"list", "show", "add", "connect", "disconnect"}
+    assert verbs["chats"] == {"list", "show", "set"}
     assert verbs["sessions"] == {"list", "show"}
     assert verbs["messages"] == {"list", "show", "retry"}
     assert verbs["config"] == {"list", "get", "set", "unset"}

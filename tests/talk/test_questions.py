@@ -1,6 +1,7 @@
 """Questions of agents: shown as buttons or as numbers, answered once, by whoever may, or ended by their time."""
 
 import json
+from typing import Any
 
 import pytest
 from sqlalchemy import Connection
@@ -173,7 +174,7 @@ async def test_a_card_that_is_not_delivered_leaves_no_open_question(talk: Talk) 
     ],
 )
 async def test_what_asks_nothing_is_not_shown_and_the_agent_hears_why(
-    talk: Talk, content: dict[str, object], reason: str
+    talk: Talk, content: dict[str, Any], reason: str
 ) -> None:
     sandbox = await talk.house.turn()
     talk.say_question(sandbox, "o-q", **content)

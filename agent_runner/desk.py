@@ -5,7 +5,7 @@ import json
 from collections.abc import Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING
 
-from agent_runner.mailbox import Output
+from agent_runner.mailbox import Output, TurnFull
 from mailboxes.ids import derived_id
 from mailboxes.rows import Kind
 
@@ -45,12 +45,15 @@ class Desk:
         if turn.address is None:
             raise DeskError("these messages come from no chat: there is nobody to send to")
         text = content.get("text")
-        if isinstance(text, str) and "operation" not in content:
-            turn.heard(text)
         key = ("text",) if isinstance(text, str) else ()
-        return await self._post(
-            turn, Output(kind, dict(content), turn.address, turn.in_reply_to, key), lambda _row_id: None
-        )
+        output = Output(kind, dict(content), turn.address, turn.in_reply_to, key)
+        try:
+            number = await self._post(turn, output, lambda _row_id: None)
+        except TurnFull as full:
+            raise DeskError(str(full)) from None
+        if isinstance(text, str) and "operation" not in content:
+            turn.heard(text)  # only now: what was not sent must not be left out of the answer
+        return number
 
     async def request(self, action: str, payload: Mapping[str, object]) -> object:
         """Has the host do something; its result. Raises DeskError with the host's own sentence."""

@@ -100,6 +100,8 @@ class Turn:
         said, self._waiting = self._waiting, []
         route = route_of([row for batch in done for row in batch.rows]) or self._route
         new = [result for result in said if result.text.strip() and " ".join(result.text.split()) not in self._heard]
+        if newly:
+            self._heard.clear()  # what a tool said for one input is no answer to the next
         outputs = [_output(route, result.text) for result in new] if route is not None else []
         rows = [row for batch in done for row in (*batch.omitted, *batch.rows)] + self.take_riding()
         return Part(self.id, outputs, rows)

@@ -1,9 +1,12 @@
 """What a turn commits when, and where its answers go."""
 
+from collections.abc import Callable
+
 import pytest
 
 from agent_runner.batching import Batch
-from agent_runner.mailbox import Output
+from agent_runner.desk import Desk, DeskError
+from agent_runner.mailbox import Output, TurnFull
 from agent_runner.providers.base import Result
 from agent_runner.turn import Route, Turn, route_of
 from mailboxes.rows import Address, MessageIn
@@ -81,3 +84,28 @@ async def test_nothing_is_sent_for_a_turn_that_is_over_or_has_no_chat() -> None:
         await running.send("hi")
     with pytest.raises(RuntimeError, match="nobody to send to"):
         await turn(Batch((row(2, "system", None),))).send("hi")
+
+
+def test_what_a_tool_has_said_is_not_said_again_but_answers_the_next_input_all_the_same() -> None:
+    made = turn(Batch((row(2),)))
+    made.heard("yes,  I do")
+    first = made.take(Result("yes, I do", 1))
+    assert first is not None
+    assert (first.outputs, [done.id for done in first.rows]) == ([], ["m-2"])
+    made.accept(Batch((row(4),)))
+    second = made.take(Result("yes, I do", 2))
+    assert second is not None
+    assert [output.content for output in second.outputs] == [{"text": "yes, I do"}]
+
+
+async def test_what_could_not_be_sent_by_a_tool_is_still_an_answer() -> None:
+    async def full(_turn: Turn, _output: Output, _named: Callable[[str], None]) -> int:
+        raise TurnFull("this turn has sent as much as a mailbox holds")
+
+    desk = Desk(full)
+    desk.turn = turn(Batch((row(2),)))
+    with pytest.raises(DeskError, match="as much as a mailbox holds"):
+        await desk.say("the last word")
+    part = desk.turn.take(Result("the last word", 1))
+    assert part is not None
+    assert [output.content for output in part.outputs] == [{"text": "the last word"}]

@@ -5,11 +5,12 @@ PYTHON ?= $(shell for name in python3 python3.13 python3.12 python3.11 python3.1
 	"$$name" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && { echo "$$name"; break; }; done)
 VENV := .venv
 SEEDS ?= 300
+WEEKS ?= 30
 RUN := $(VENV)/bin/python -m
 
 export PYTHONPATH := $(CURDIR)
 
-.PHONY: help up test test-again lint bench ledger crash wheel locks dev
+.PHONY: help up test test-again lint bench ledger crash week wheel locks dev
 .DEFAULT_GOAL := help
 
 help:
@@ -18,6 +19,7 @@ help:
 	@echo 'make lint    ruff, mypy --strict, the import contracts'
 	@echo 'make ledger  which requirements have a passing test; fails when one of this stage has none'
 	@echo 'make crash   300 seeds of random kills'
+	@echo 'make week    30 simulated weeks, each with accounts of every message'
 	@echo 'make bench   the speed table, also as build/bench.json'
 	@echo 'make wheel   build/dist/*.whl'
 	@echo 'make locks   resolves the dependencies anew'
@@ -53,6 +55,9 @@ ledger: dev
 
 crash: dev
 	$(RUN) pytest -n auto --dist loadgroup -m storm --seeds $(SEEDS)
+
+week: dev
+	$(RUN) pytest -n auto --dist loadgroup tests/life/test_week.py --weeks $(WEEKS) -rP
 
 bench: dev
 	$(RUN) benchmarks

@@ -178,7 +178,8 @@ async def _open_database(
         await database.run(
             lambda connection: stored_settings.store(connection, "installation_id", values["installation_id"])
         )
-    return database, Settings.from_sources(environment, values), values["installation_id"]
+    settings = await asyncio.to_thread(Settings.from_sources, environment, values)  # it reads the file of a zone
+    return database, settings, values["installation_id"]
 
 
 def _teller(database: CentralDatabase, delivery: Delivery, clock: Clock) -> Tell:

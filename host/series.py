@@ -393,8 +393,11 @@ def _tell(mailbox: "Mailbox", db: sqlite3.Connection, series: Series, row_id: st
         taken.items += [notice] if notice is not None else []
 
 
-def _advance(mailbox: "Mailbox", db: sqlite3.Connection, series: Series, slot: str, taken: TakeOver) -> None:
-    """Writes what follows a slot, unless something of the task is open already (an old occurrence was tried again)."""
+def _advance(
+    mailbox: "Mailbox", db: sqlite3.Connection, series: Series, slot: str, taken: TakeOver, missed: str | None = None
+) -> None:
+    """Writes what follows a slot, unless something of the task is open already (an old occurrence was tried again).
+    `missed`: the first slot that was left out before this."""
     if open_occurrence(db, series) is not None:
         return
     now = mailbox.now()
@@ -406,8 +409,8 @@ def _advance(mailbox: "Mailbox", db: sqlite3.Connection, series: Series, slot: s
         store(db, series)
         _tell(mailbox, db, series, occurrence_id(series, slot), taken)
         return
-    if then.missed_from is not None:
-        series = replace(series, missed_from=to_text(then.missed_from), missed_until=to_text(now))
+    if (missed := missed or canonical(then.missed_from)) is not None:
+        series = replace(series, missed_from=missed, missed_until=to_text(now))
         store(db, series)
     if following_slot is not None:
         place(mailbox, db, series, following_slot, taken)
@@ -461,10 +464,8 @@ def _mend(mailbox: "Mailbox", db: sqlite3.Connection, series: Series, taken: Tak
     waits = open_occurrence(db, series)
     if waits is not None:
         call_off(mailbox, db, series, waits)
-        series = replace(series, missed_from=waits.slot, missed_until=mailbox.stamp())
-        store(db, series)
         log.info("an occurrence was missed and is left out", session=mailbox.key.session_id, task=series.id)
-        _advance(mailbox, db, series, waits.slot, taken)
+        _advance(mailbox, db, series, waits.slot, taken, missed=waits.slot)
         return
     table = "messages_in" if series.direction is Direction.IN else "deliveries"
     last = db.execute(f"SELECT max(slot) FROM {table} WHERE series_id=?", (series.id,)).fetchone()[0]  # noqa: S608  our words

@@ -26,14 +26,16 @@ os.environ["PYTHONPATH"] = str(ROOT)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """`--seeds N`: how many seeded storms a test with `storm_seed` goes through."""
+    """`--seeds N`: how many seeded storms a test with `storm_seed` goes through; `--weeks N` likewise for weeks."""
     parser.addoption("--seeds", type=int, default=20, help="seeds of each storm test (default 20)")
+    parser.addoption("--weeks", type=int, default=1, help="seeds of the simulated week (default 1)")
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """A test that asks for `storm_seed` runs once per seed."""
-    if "storm_seed" in metafunc.fixturenames:
-        metafunc.parametrize("storm_seed", range(metafunc.config.getoption("seeds")))
+    """A test that asks for `storm_seed` or `week_seed` runs once per seed."""
+    for name, option in (("storm_seed", "seeds"), ("week_seed", "weeks")):
+        if name in metafunc.fixturenames:
+            metafunc.parametrize(name, range(metafunc.config.getoption(option)))
 
 
 @pytest.fixture(autouse=True)

@@ -14,12 +14,12 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, Self
 
-from agent_runner.mailbox import Mailbox, answer, roll_back
+from agent_runner.mailbox import Mailbox, Output, answer, roll_back
 from host.runtime.base import SandboxSpec
 from mailboxes import schema
 from mailboxes.clock import from_text
 from mailboxes.layout import INBOUND_DB, OUTBOUND_DB, Workspace
-from mailboxes.rows import MessageIn
+from mailboxes.rows import Address, MessageIn
 
 
 class Hand:
@@ -79,6 +79,24 @@ class _Runner:
         ready = self.mailbox.prepare([answer("chat", text, last.address, last.id)])
         self.mailbox.commit(ready, self.rows, turn, None, now)
 
+    def commit(self, outputs: list[dict[str, Any]], turn: str, now: datetime) -> None:
+        """Ends the open turn with these outputs (`kind`, `content`, `address`, `in_reply_to`); none is silence."""
+        ready = self.mailbox.prepare([_output(**output) for output in outputs])
+        self.mailbox.commit(ready, self.rows, turn, None, now)
+
+    def send(self, output: dict[str, Any], turn: str, now: datetime, **columns: str) -> str:
+        """A tool of the open turn sends a row, with further columns where it has some; its id."""
+        (ready,) = self.mailbox.prepare([_output(**output)])
+        with schema.transaction(self.mailbox._outbound) as db:
+            self.mailbox._insert(db, [ready], turn, now)
+            for name, value in columns.items():
+                db.execute(f"UPDATE messages_out SET {name}=? WHERE id=?", (value, ready.id))
+        return ready.id
+
+    def drop(self) -> None:
+        """Ends the open turn without a word, because the host has cancelled its messages."""
+        self.mailbox.settle()
+
     def release(self, reason: str, retryable: bool) -> None:
         self.mailbox.release(reason, retryable=retryable)
 
@@ -106,6 +124,13 @@ class _Runner:
         self.mailbox.close()
         if self.holding is not None:
             self.holding.close()
+
+
+def _output(
+    kind: str, content: dict[str, object], address: list[str | None] | None, in_reply_to: str | None
+) -> Output:
+    to = None if address is None else Address(*address)  # type: ignore[arg-type]  # as it came through JSON
+    return Output(kind, content, to, in_reply_to, ("text",))
 
 
 def main() -> None:

@@ -58,6 +58,7 @@ class Fleet:
         self._setbacks = Setbacks(clock, self._has_work, self._released)
         self.incidents: dict[SessionRef, str] = {}
         """The last thing for which a session's sandbox was killed, or its mailbox replaced; it went on since."""
+        self._opened = False
         self._closing = False
         self._last_tick: float | None = None
         self._changed = asyncio.Event()
@@ -91,7 +92,7 @@ class Fleet:
 
     def _pump(self) -> None:
         places = self._settings.value.max_sandboxes
-        while self._queue and len(self._live) < places and not self._closing:
+        while self._queue and len(self._live) < places and self._opened and not self._closing:
             key = who_is_next(list(self._queue), Counter(live.agent_group_id for live in self._live), places)
             del self._queue[key]
             self._launch(Life(key, self._ground, self._postmaster, self._clock))
@@ -386,12 +387,13 @@ class Fleet:
     ) -> None:
         """Takes over sandboxes that an earlier host left: one that was started as it would be today goes on, any other
         is stopped. `left`: sessions that were live by their row; those without a sandbox are judged (no try: the host
-        died)."""
+        died). Before this nothing is started: what was asked for meanwhile may have a sandbox."""
         kept, gone = set(), set(left)
         removed = []
         for key, runtime, one in found:
             if key is not None and await self._is_todays(key, runtime, one):
                 kept.add(key)
+                self._queue.pop(key, None)
                 self._launch(Life(key, self._ground, self._postmaster, self._clock, one.sandbox))
             else:
                 removed.append(_remove(one))
@@ -399,6 +401,8 @@ class Fleet:
         await asyncio.gather(*removed)
         for key in gone - kept:
             await self._judge_left(key)
+        self._opened = True
+        self._pump()
 
     async def _is_todays(self, key: SessionRef, runtime: Runtime, one: Found) -> bool:
         try:

@@ -85,7 +85,7 @@ async def finish_moves(
         held = holds[old.agent_group_id, old.session_id]
         if held is not None and held.unfinished:
             await take_up(old)
-        if held is not None and held.due is not None:
+        if held is not None and (held.due is not None or held.unfinished):  # what goes out later waits, too
             log.warning("what waited in a session that is over goes into the next", session=old.session_id)
             await move(old, new)
 

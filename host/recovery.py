@@ -39,11 +39,16 @@ async def recover(
     sandboxes.
 
     A stopped session whose mailbox has no journal and holds nothing to take up is not opened: of it only when it is due
-    matters, and the index knows.
+    matters, and the index knows. One that was over, but whose sandbox still ran, is looked through as well: what it
+    said goes out, and host.moving takes over what waits in it.
     """
-    active = await database.run(sessions.active)
+    active, over = await database.run(lambda connection: (sessions.active(connection), sessions.closed(connection)))
     keys = {session.id: SessionRef(session.agent_group_id, session.id) for session in active}
-    left = [keys[session.id] for session in active if session.container_status != ContainerStatus.STOPPED]
+    left = [
+        SessionRef(session.agent_group_id, session.id)
+        for session in (*active, *over)
+        if session.container_status != ContainerStatus.STOPPED
+    ]
     found = await _find_sandboxes(runtimes, FIND_SECONDS if left else FIND_SECONDS / 5)
     held = {one.session_id: one for _, one in found}
     holds = await asyncio.to_thread(_look, index, list(keys.values()))

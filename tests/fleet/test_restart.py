@@ -1,14 +1,23 @@
 """What a host finds when it starts, and what nobody knows any more."""
 
 import asyncio
+import sqlite3
 from pathlib import Path
 
 import pytest
+from sqlalchemy import Connection
 
+from host import sessions as session_folders
+from host.db import agent_groups, sessions
 from host.life import Life
 from host.runtime.base import Found, RuntimeUnavailable
+from mailboxes.clock import to_text
 from tests.fakes.runtime import ScriptedSandbox
 from tests.fleet.house import Machine, until
+
+ASKS = {
+    "kind": "system", "address": None, "in_reply_to": None, "content": {"action": "list_tasks", "payload": {}},
+}  # fmt: skip
 
 
 @pytest.mark.req("R088")
@@ -56,6 +65,60 @@ async def test_a_sandbox_that_would_start_the_same_today_is_adopted_in_the_middl
         assert house.rows("completed")
         assert sandbox.signals == []
     assert machine.process.asked == 1
+
+
+@pytest.mark.req("R088")
+async def test_a_session_that_is_to_wake_before_its_sandbox_was_adopted_gets_no_second_one(machine: Machine) -> None:
+    async with machine.host() as house:
+        sandbox = await house.turn()
+        sandbox._do("send", output=ASKS, turn="t-1", now=sandbox._now())
+        await house.fleet.tick()
+        await house.settle()
+        await house.die()
+    with sqlite3.connect(house.folder() / "inbound" / "inbound.db") as mailbox:  # it died before it had answered
+        mailbox.execute("UPDATE deliveries SET state='queued' WHERE kind='system'")
+        mailbox.execute("DELETE FROM messages_in WHERE kind='system'")
+    mailbox.close()
+    async with machine.host() as house:
+        await until(lambda: house.rows()[1:])
+        await house.settle()
+        assert house.life().sandbox is sandbox
+        await sandbox.connect()
+        await house.pass_time(70)
+        assert sandbox.signals == []
+        sandbox.answer("done")
+        await until(lambda: house.channel.texts() == ["done"])
+    assert machine.process.asked == 1
+
+
+@pytest.mark.req("R088", "R180")
+async def test_what_was_said_in_a_conversation_that_begins_anew_goes_out_although_the_host_was_killed(
+    machine: Machine,
+) -> None:
+    async with machine.host() as house:
+        sandbox = await house.turn()
+        old, now = house.keys["42"], to_text(house.clock.now())
+
+        def begin_anew(connection: Connection) -> None:
+            known = sessions.get(connection, old.session_id)
+            assert known is not None
+            sessions.close(connection, old.session_id)
+            made = sessions.find_or_create(connection, known.key, now)
+            group = agent_groups.get(connection, made.agent_group_id)
+            assert group is not None
+            session_folders.provision(machine.home, made, group)
+
+        await house.host.database.run(begin_anew)
+        await house.die()
+    sandbox._do("answer", text="my last word", turn="t-1", now=sandbox._now())
+    sandbox.exit(137)
+    async with machine.host() as house:
+        await house.host.finish_moves()
+        await until(lambda: house.channel.texts() == ["my last word"])
+        house.keys["new"], house.keys["42"] = house.keys["42"], old
+        assert await house.status() == "stopped"
+        assert [row["status"] for row in house.rows()] == ["completed"]
+        assert house.rows(chat="new") == []
 
 
 @pytest.mark.req("R088")

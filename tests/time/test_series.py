@@ -142,6 +142,10 @@ async def test_a_task_that_skips_what_it_missed_waits_for_its_next_time(
     series.mend(mailbox, TakeOver())
     assert occurrences(folder) == [("00:00", "cancelled"), ("01:00", "pending")]
     assert known(mailbox).missed_from == to_text(NOW)
+    clock.jump(5 * 3600)
+    series.mend(mailbox, TakeOver())
+    assert occurrences(folder)[-2:] == [("01:00", "cancelled"), ("06:00", "pending")]
+    assert known(mailbox).missed_from == to_text(NOW + HOUR), "the first of all that were left out"
 
 
 @pytest.mark.req("R148")

@@ -126,9 +126,7 @@ class _Runner:
             self.holding.close()
 
 
-def _output(
-    kind: str, content: dict[str, object], address: list[str | None] | None, in_reply_to: str | None
-) -> Output:
+def _output(kind: str, content: dict[str, object], address: list[str | None] | None, in_reply_to: str | None) -> Output:
     to = None if address is None else Address(*address)  # type: ignore[arg-type]  # as it came through JSON
     return Output(kind, content, to, in_reply_to, ("text",))
 

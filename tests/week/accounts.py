@@ -7,6 +7,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from itertools import pairwise
 from zoneinfo import ZoneInfo
 
 from cronsim import CronSim
@@ -153,9 +154,11 @@ def _messages(accounts: Accounts) -> Iterator[str]:
             continue  # it counts with what it carries on
         group = [row, *accounts.carried[row_id]]
         states = {accounts.messages[one["id"]][1]["status"] for one in group}
-        wanted = (0, 1) if "cancelled" in states else (0,) if "failed" in states else (1,)
-        if accounts.ends[row_id] not in wanted:
+        wanted = 0 if states & {"cancelled", "failed"} else 1
+        if accounts.ends[row_id] != wanted:
             yield f"the message {row_id} ({', '.join(sorted(states))}) was answered {accounts.ends[row_id]} times"
+        if wanted and accounts.ends[group[-1]["id"]] != 1:
+            yield f"the message {row_id} goes on as {group[-1]['id']}, which was not answered"
         if status == "failed" and row["kind"] == "chat" and row["channel_type"] and not _was_told(box, row):
             yield f"nobody heard that the message {row_id} failed"
 
@@ -228,7 +231,7 @@ def _platform(accounts: Accounts) -> Iterator[str]:
         if state in ("queued", "cancelled") and takes:
             yield f"{row_id} ({text!r}) is {state}, and the platform took it"
         accounts.repeated += max(0, len(takes) - 1)
-        for first, then in zip(takes, takes[1:], strict=False):
+        for first, then in pairwise(takes):
             if first.lost:
                 continue
             window = (first.host, str(first.address))
@@ -296,7 +299,7 @@ def _met(accounts: Accounts, series_id: str) -> dict[datetime, list[str]]:
     found: dict[datetime, list[str]] = defaultdict(list)
     rows = [*accounts.messages.values(), *accounts.deliveries.values()]
     for _, row in rows:
-        if row["series_id"] == series_id and row["slot"] and not (row["kind"] == "system"):
+        if row["series_id"] == series_id and row["slot"] and row["kind"] != "system":
             found[from_text(row["slot"])].append(row.get("status") or row["state"])
     return found
 
@@ -363,4 +366,3 @@ def _rest(accounts: Accounts) -> Iterator[str]:
     for row in books.sessions:
         if row["container_status"] != "stopped":
             yield f"the session {row['id']} is {row['container_status']}"
-

@@ -90,7 +90,7 @@ class Windows:
     def paused_since(self, home: Home, task: str) -> datetime | None:
         """Since when a task is paused; None where it is not."""
         for path in mailboxes_of(home):
-            rows = rows_in(path, f"SELECT last_run FROM series WHERE id='{task}' AND state='paused'")  # noqa: S608
+            rows = rows_in(path, f"SELECT last_run FROM series WHERE id='{task}' AND state='paused'")
             if rows:
                 return from_text(rows[0]["last_run"])
         return None
@@ -116,7 +116,7 @@ def read_books(week: "Week") -> Books:
     boxes = []
     for path in mailboxes_of(home):
         agent, session = path.parts[-4], path.parts[-3]
-        tables = [rows_in(path, f"SELECT * FROM {name}") for name in ("messages_in", "deliveries", "series")]  # noqa: S608
+        tables = [rows_in(path, f"SELECT * FROM {name}") for name in ("messages_in", "deliveries", "series")]
         boxes.append(Box(session, agent, status[session] == "active", *tables))
     missed = {
         task: [(from_text(begin), from_text(end)) for begin, end in sorted(spans)]
@@ -141,30 +141,14 @@ def read_books(week: "Week") -> Books:
 
 
 def undone(town: "Town") -> list[str]:
-    """What has not come to its end, a line each."""
-    now, found = to_text(town.clock.now()), []
+    """What has not come to its end, a line each. What recurs may wait for its next time."""
+    now, found = to_text(town.clock.now()), list[str]()
     for path in mailboxes_of(town.home):
-        for row in rows_in(
-            path,
-            "SELECT id, status, process_after AS due, content FROM messages_in "
-            "WHERE trigger=1 AND status IN ('pending', 'processing')",
-        ):
-            if row["status"] == "processing" or row["due"] is None or row["due"] <= now:
-                found.append(f"{path.parts[-3]}: message {row['id']} is {row['status']}: {row['content'][:200]}")
-        for row in rows_in(
-            path,
-            "SELECT id, state, deliver_after AS due, next_attempt_at AS again, content FROM deliveries "
-            "WHERE state IN ('queued', 'sending', 'unknown')",
-        ):
-            if row["state"] != "queued" or row["again"] or row["due"] is None or row["due"] <= now:
-                found.append(f"{path.parts[-3]}: delivery {row['id']} is {row['state']}: {row['content'][:200]}")
-        # What waits for a retry, or is to come once, is to come to its end as well.
-        for row in rows_in(
-            path,
-            "SELECT id FROM messages_in WHERE trigger=1 AND status='pending' "
-            "AND (series_id IS NULL OR tries > 0 OR recurrence IS NULL)",
-        ):
-            found.append(f"{path.parts[-3]}: message {row['id']} is to come")
+        open_rows = [
+            *rows_in(path, _OPEN_MESSAGES.format(now=now)),
+            *rows_in(path, _OPEN_DELIVERIES.format(now=now)),
+        ]
+        found += [f"{path.parts[-3]}: {row['id']} is {row['state']}: {row['content'][:200]}" for row in open_rows]
     database = town.home.database
     found += [f"question {row['question_id']} is open" for row in rows_in(database, "SELECT * FROM pending_questions")]
     found += [
@@ -173,7 +157,17 @@ def undone(town: "Town") -> list[str]:
     ]
     if town.process.live():
         found.append(f"{len(town.process.live())} sandboxes are live")
-    return list(dict.fromkeys(found))
+    return found
+
+
+_OPEN_MESSAGES = (
+    "SELECT id, status AS state, content FROM messages_in WHERE trigger=1 AND status IN ('pending', 'processing') AND "
+    "(status='processing' OR series_id IS NULL OR tries > 0 OR recurrence IS NULL OR process_after <= '{now}')"
+)
+_OPEN_DELIVERIES = (
+    "SELECT id, state, content FROM deliveries WHERE state IN ('queued', 'sending', 'unknown') AND "
+    "(state <> 'queued' OR series_id IS NULL OR next_attempt_at IS NOT NULL OR deliver_after <= '{now}')"
+)
 
 
 def content_of(row: Row) -> dict[str, Any]:

@@ -94,7 +94,8 @@ class Week:
         def allow(connection: Connection) -> None:
             users.create_user(connection, "telegram:1", now)
             user_roles.grant_role(connection, "telegram:1", Role.OWNER, None, now)
-            for one, other in zip(sorted(AGENTS), [*sorted(AGENTS)[1:], sorted(AGENTS)[0]], strict=True):
+            names = sorted(AGENTS)
+            for one, other in zip(names, names[1:] + names[:1], strict=True):
                 granted = Destination(ids[one], other, "agent_group", ids[other], now)
                 agent_destinations.allow(connection, granted)
 

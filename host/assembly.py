@@ -131,7 +131,7 @@ async def assemble(home: Home, environment: Mapping[str, str], clock: Clock, sta
         postmaster, reception,
         attachments, Retention(home, pool, clock, postmaster.files_removed),
         Quota(home, current, clock, fleet.live, lambda: routing.snapshot.agent_groups, postmaster.tell), fleet,
-        Sweep(due, fleet, clock, lambda: end_orphans(runtimes, fleet), desk.mend), TaskMethods(desk, database),
+        Sweep(due, fleet, clock, lambda: end_orphans(runtimes, fleet), fleet.mend), TaskMethods(desk, database),
         lambda: finish_moves(database, index, desk.move, postmaster.recover), images, runtimes, watch,
         Facts(
             home, environment, database, routing, fleet, delivery, postmaster, pool, images, current, keys, clock,

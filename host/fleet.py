@@ -337,6 +337,15 @@ class Fleet:
         moves = life.runtime.name != self._ground.preferred()
         return not life.busy and (wanted > 0 or moves or idle > self._settings.value.idle_minutes * 60)
 
+    async def mend(self, key: SessionRef) -> str | None:
+        """Postmaster.mend, after the word of a live runner: what it works on, or has done, was not missed. Raises what
+        Postmaster.pull raises, and MAILBOX_ERRORS."""
+        life = self._live.get(key)
+        if life is not None and (life.adopted is not None or life.state is not None):
+            await self._postmaster.pull(key, counted=life.stopping is None, known=life.known)
+            life.look()
+        return await self._postmaster.mend(key)
+
     # -- stop
 
     async def stop(self, key: SessionRef, why: str) -> None:

@@ -45,6 +45,7 @@ class MailboxPool:
         self._open: OrderedDict[str, Mailbox] = OrderedDict()
         self._locks: dict[str, asyncio.Lock] = {}
         self._users: dict[str, int] = {}
+        self._closed = False
         self.broken: dict[SessionRef, str] = {}
         """The sessions whose mailbox could not be used when it was asked last, and why."""
 
@@ -77,6 +78,8 @@ class MailboxPool:
         self._users[session_id] = self._users.get(session_id, 0) + 1
         try:
             async with lock:
+                if self._closed:
+                    raise RuntimeError("the mailboxes are closed")
                 yield
         finally:
             self._users[session_id] -= 1
@@ -119,7 +122,12 @@ class MailboxPool:
                 await self._in_thread(mailbox.close)
 
     async def close(self) -> None:
-        """Closes everything; no call may be running."""
+        """Closes everything, after the calls that run: SQLite dies of a connection that is closed while it is used."""
+        self._closed = True
+        while self._locks:
+            async with next(iter(self._locks.values())):
+                pass  # whoever waits for it hears that they are closed
+            await asyncio.sleep(0)
         for mailbox in self._open.values():
             await self._threads.run(mailbox.close)
         self._open.clear()

@@ -351,11 +351,15 @@ class Postmaster:
         """A session has nothing to take up, and is due then."""
         self._due.set(key, due)
 
-    async def recover(self, key: SessionRef) -> None:
-        """Opens a mailbox (which rolls its own journal back), queues what is undelivered and notes when it is due."""
+    async def recover(self, key: SessionRef, *, ran: bool = False) -> None:
+        """Opens a mailbox (which rolls its own journal back), queues what is undelivered and notes when it is due.
+
+        `ran`: its runner may have done meanwhile what it seems to have missed, so `mend` comes after the adoption.
+        """
 
         def work(mailbox: Mailbox) -> tuple[list[Item], bool, str | None]:
-            series.mend(mailbox, TakeOver())  # what it queues is open from then on
+            if not ran:
+                series.mend(mailbox, TakeOver())  # what it queues is open from then on
             return mailbox.open_items(), bool(mailbox.open_actions()), mailbox.next_due()
 
         items, asked, due = await self._pool.call(key, work)
@@ -364,6 +368,20 @@ class Postmaster:
         if asked:
             await self.act(key)
         await self._pool.forget(key)  # most sessions stay stopped; what is used is opened again
+
+    async def mend(self, key: SessionRef) -> str | None:
+        """The time of something passed a while ago without anybody: what is to be left out then is. Returns when the
+        session is due, as Mailbox.next_due."""
+
+        def work(mailbox: Mailbox) -> tuple[TakeOver, str | None]:
+            taken = TakeOver()
+            series.mend(mailbox, taken)
+            return taken, mailbox.next_due()
+
+        taken, due = await self._pool.call(key, work)
+        self._due.set(key, due)
+        self._delivery.add(taken.items)
+        return due
 
 
 async def _leave_open(_key: SessionRef) -> None:

@@ -17,6 +17,7 @@ from host.items import InboundHeld, Item, SessionRef, item_of
 from host.mailbox_index import Held, MailboxIndex
 from host.postmaster import Postmaster
 from host.runtime.base import Found, Runtime, RuntimeName, RuntimeUnavailable
+from host.untrusted import BadFile, TornSnapshot
 
 OPEN_AT_ONCE = 16
 """Mailboxes: enough for the pool's threads, and few enough not to fill the memory with a thousand of them."""
@@ -61,11 +62,16 @@ async def recover(
             postmaster.rests(key, one.due)
             return
         async with few:
-            await _open_mailbox(postmaster, key, held.get(key.session_id))
+            await _open_mailbox(postmaster, key, held.get(key.session_id), ran=key.session_id in touched)
 
     await asyncio.gather(*(take_up(key) for key in keys.values()))
     delivery.add(await database.run(open_outbox))
     await fleet.adopt([(keys.get(one.session_id), runtime, one) for runtime, one in found], left)
+    for key in (keys[session_id] for session_id in touched if session_id in keys):
+        try:
+            await fleet.mend(key)
+        except (OSError, sqlite3.Error, InboundHeld, BadFile, TornSnapshot) as error:  # the sweep looks again
+            log.warning("what a session has missed is not known yet", session=key.session_id, reason=str(error))
 
 
 def _look(index: MailboxIndex, keys: Sequence[SessionRef]) -> Mapping[tuple[str, str], Held | None]:
@@ -87,17 +93,17 @@ async def leave(database: CentralDatabase, index: MailboxIndex) -> None:
         log.warning("what the mailboxes hold could not be noted: the next start reads them all", reason=str(error))
 
 
-async def _open_mailbox(postmaster: Postmaster, key: SessionRef, left: Found | None) -> None:
+async def _open_mailbox(postmaster: Postmaster, key: SessionRef, left: Found | None, *, ran: bool) -> None:
     """A mailbox that cannot be opened holds up its own session alone. One that its sandbox holds a lock on costs that
     sandbox its life."""
     try:
         try:
-            await postmaster.recover(key)
+            await postmaster.recover(key, ran=ran)
         except InboundHeld:
             if left is None:
                 raise
             await left.sandbox.kill()
-            await postmaster.recover(key)
+            await postmaster.recover(key, ran=ran)
     except (OSError, sqlite3.Error, InboundHeld, RuntimeUnavailable) as error:
         log.error("a mailbox could not be opened at start", session=key.session_id, reason=str(error))  # noqa: TRY400  the sentence says it all
 

@@ -10,6 +10,7 @@ from host.due import DueIndex
 from host.fleet import Fleet
 from host.items import InboundHeld, SessionRef
 from host.series import LATE
+from host.untrusted import BadFile, TornSnapshot
 from mailboxes.clock import Clock, to_text
 
 SWEEP_SECONDS = 60.0
@@ -70,7 +71,8 @@ class Sweep:
     async def _mend_and_wake(self, key: SessionRef) -> None:
         try:
             due = await self._mend(key)
-        except (OSError, sqlite3.Error, InboundHeld) as error:  # what is due wants its turn all the same
+        except (OSError, sqlite3.Error, InboundHeld, BadFile, TornSnapshot) as error:
+            # What is due wants its turn all the same.
             log.error("a late session could not be looked at", session=key.session_id, reason=str(error))  # noqa: TRY400  the sentence says it all
             self._fleet.notify(key)
             return

@@ -11,7 +11,7 @@ from host import cron_file, series, series_changes
 from host.cron_file import Job, Taken
 from host.delivery import Delivery
 from host.due import DueIndex
-from host.items import SessionRef, TakeOver
+from host.items import SessionRef
 from host.mailbox import Mailbox
 from host.mailbox_pool import MailboxPool
 from host.moving import move_tasks
@@ -149,19 +149,6 @@ class TaskDesk:
             key,
             lambda mailbox, db, done: series_changes.run_now(mailbox, db, series_changes.wanted(db, task_id), done),
         )
-
-    async def mend(self, key: SessionRef) -> str | None:
-        """The time of something passed a while ago without a host: what is to be left out then is. Returns when the
-        session is due, as Mailbox.next_due."""
-
-        def work(mailbox: Mailbox) -> tuple[TakeOver, str | None]:
-            taken = TakeOver()
-            series.mend(mailbox, taken)
-            return taken, mailbox.next_due()
-
-        taken, due = await self._pool.call(key, work)
-        self._delivery.add(taken.items)
-        return due
 
     async def move(self, source: SessionRef, target: SessionRef) -> None:
         """Takes all that waits in one session over into another of its agent (host.moving)."""

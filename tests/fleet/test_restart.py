@@ -12,6 +12,7 @@ from host.db import agent_groups, sessions
 from host.life import Life
 from host.runtime.base import Found, RuntimeUnavailable
 from mailboxes.clock import to_text
+from mailboxes.rows import Address
 from tests.fakes.runtime import ScriptedSandbox
 from tests.fleet.house import Machine, until
 
@@ -89,6 +90,24 @@ async def test_a_session_that_is_to_wake_before_its_sandbox_was_adopted_gets_no_
         sandbox.answer("done")
         await until(lambda: house.channel.texts() == ["done"])
     assert machine.process.asked == 1
+
+
+@pytest.mark.req("R088", "R148")
+async def test_what_a_runner_did_while_there_was_no_host_does_not_count_as_missed(machine: Machine) -> None:
+    said = {"prompt": "look", "recurrence": "every 1h", "missed": "skip"}
+    async with machine.host() as house:
+        desk, chat = house.host.tasks._desk, Address("telegram", "bot", "42")
+        await desk.add(house.keys["42"], said, address=chat, principal=None, series_id="task-1")
+        await house.pass_time(3601, 1801)
+        sandbox = await house.sandbox()
+        await house.die()
+    assert sandbox.claim()
+    await machine.clock.advance(120)
+    async with machine.host() as house:
+        sandbox.answer("I have looked")
+        await sandbox.connect()
+        await until(lambda: house.channel.texts() == ["I have looked"])
+        assert [row["status"] for row in house.rows()] == ["completed", "pending"]
 
 
 @pytest.mark.req("R088", "R180")

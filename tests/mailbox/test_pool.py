@@ -259,3 +259,28 @@ async def test_a_lock_that_stays_although_the_sandbox_was_stopped_is_said_and_no
     await sandbox.stop()
     assert await pool.call(KEY, lambda mailbox: mailbox.put([message()])) == 1
     await pool.close()
+
+
+@pytest.mark.req("R026")
+async def test_the_end_waits_for_the_call_that_runs_and_takes_no_more(pool: MailboxPool, home: Home) -> None:
+    (key,) = sessions(home, "s-1")
+    begun, go_on = threading.Event(), threading.Event()
+
+    def write(mailbox: Mailbox) -> int:
+        begun.set()
+        assert go_on.wait(DEADLINE)
+        return mailbox.put([message()])
+
+    running = asyncio.create_task(pool.call(key, write))
+    await asyncio.to_thread(begun.wait, DEADLINE)
+    waiting = asyncio.create_task(pool.call(key, lambda mailbox: mailbox.next_due()))
+    closing = asyncio.create_task(pool.close())
+    await asyncio.sleep(0)
+    assert not closing.done()
+    go_on.set()
+    await closing
+    assert await running == 1
+    with pytest.raises(RuntimeError, match="closed"):
+        await waiting
+    with pytest.raises(RuntimeError, match="closed"):
+        await pool.call(key, lambda mailbox: mailbox.next_due())
